@@ -1,0 +1,90 @@
+"""The decorators every compiled function uses, and where compiled code is cached.
+
+May import: numba.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import config as numba_config
+
+config: Any = numba_config
+Compiled = Callable[..., Any]
+
+
+def _user_cache() -> Path:
+    """The directory for caches by this platform's convention."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def _sources() -> str:
+    """Hash over everything that compiled code depends on.
+
+    numba notices edits of the file that holds a cached function, but not of functions and
+    constants that it takes from other files. The package's name is part of the key because numba
+    would import the name under which the code was compiled, which may belong to another package.
+    """
+    digest = hashlib.sha256(f"{__package__} {numba.__version__}".encode())
+    here = Path(__file__).parent
+    for path in [
+        *sorted(here.glob("*.py")),
+        here.parent / "constants.py",
+        here.parent / "types.py",
+    ]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_directory() -> Path | None:
+    """A writable directory for this version of the kernels, or None. numba adds the CPU's name.
+
+    NUMBA_CACHE_DIR is respected as the place to put it.
+    """
+    try:
+        base = Path(config.CACHE_DIR) if config.CACHE_DIR else _user_cache() / "p2pnode" / "numba"
+        path = base / f"kernels-{_sources()}"
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except (OSError, RuntimeError):  # RuntimeError: no home directory
+        return None
+
+
+_CACHE = cache_directory()
+
+
+def kernel(function: Compiled) -> Compiled:
+    """Compile a function that Python calls: without the GIL, IEEE-754 division, cached."""
+    saved = config.CACHE_DIR
+    if _CACHE is not None:
+        config.CACHE_DIR = str(_CACHE)
+    try:
+        decorate: Any = numba.njit(nogil=True, error_model="numpy", cache=_CACHE is not None)
+        compiled: Compiled = decorate(function)
+        return compiled
+    finally:
+        config.CACHE_DIR = saved
+
+
+def routine(function: Compiled) -> Compiled:
+    """Compile a function that only kernels call; LLVM decides where to inline it."""
+    compiled: Compiled = numba.njit(error_model="numpy")(function)
+    return compiled
+
+
+def helper(function: Compiled) -> Compiled:
+    """Compile a small function straight into the kernels that call it."""
+    compiled: Compiled = numba.njit(error_model="numpy", inline="always")(function)
+    return compiled

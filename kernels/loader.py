@@ -1,0 +1,43 @@
+"""Chooses a form for every operation. May import: everything here.
+
+P2PNODE_NO_NUMBA=1 in the environment keeps numba out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import floatmode, gates, reference
+from .table import Kernels
+
+
+def load(reference_only: bool = False) -> Kernels:
+    """Compiled forms that pass their gates, reference forms for the rest.
+
+    The first call compiles (tens of seconds), later processes load from the cache (about 2 s);
+    call it where that may happen, before or outside an event loop.
+    """
+    if reference_only:
+        return _reference("the reference was asked for")
+    if os.environ.get("P2PNODE_NO_NUMBA") == "1":
+        return _reference("P2PNODE_NO_NUMBA is set")
+    try:
+        from . import jit
+        from .jit.floatmode import pin
+
+        pin()
+    except Exception as error:  # a broken numba fails in many ways; none may stop a node
+        return _reference(f"numba does not work here: {type(error).__name__}: {error}")
+    forms: dict[str, Callable[..., Any]] = dict(jit.FORMS)
+    demoted = {}
+    for name in reference.FORMS:
+        reason = gates.fault(name, forms[name])
+        if reason is not None:
+            forms[name], demoted[name] = reference.FORMS[name], reason
+    return Kernels("numba", forms, pin, demoted)
+
+
+def _reference(reason: str) -> Kernels:
+    return Kernels("reference", reference.FORMS, floatmode.require, reason=reason)

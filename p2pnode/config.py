@@ -1,0 +1,208 @@
+"""What a run is (RunConfig: hashed, the same at every node) and the presets for it.
+
+May import: errors. The settings of one machine (NodeConfig) are in `p2pnode.node_config`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from p2pnode.errors import ConfigError
+
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Hex64 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shape of the Llama-like decoder. All counts; the head dimension is width / heads."""
+
+    vocab: Annotated[int, Meta(ge=2, le=131_072)]
+    width: Annotated[int, Meta(ge=8, le=8_192)]
+    layers: Annotated[int, Meta(ge=1, le=128)]
+    heads: Annotated[int, Meta(ge=1, le=128)]
+    ffn: Annotated[int, Meta(ge=8, le=32_768)]
+    seq_len: Annotated[int, Meta(ge=2, le=8_192)]
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything the final checkpoint depends on. Its hash is the run's identity.
+
+    Floats are binary64 and survive JSON exactly (shortest round-trip form).
+    """
+
+    arithmetic_version: Positive
+    gates_digest: Hex64
+    """SHA-256 over the outputs of the start-up gates: two nodes with it compute the same bits."""
+    data: Hex64
+    """SHA-256 of the data manifest (train.data.Manifest)."""
+    tokenizer: Annotated[str, Meta(max_length=64)]
+    """`bytes`, or the SHA-256 of a tokenizer file."""
+    model: ModelConfig
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    steps: Annotated[int, Meta(ge=1, le=10_000_000)]
+    slots: Annotated[int, Meta(ge=1, le=1_024)]
+    """Micro-batches per optimizer step (M); fixed, whoever computes them."""
+    micro_batch: Annotated[int, Meta(ge=1, le=1_024)]
+    """Sequences per slot."""
+    lr: float
+    warmup: Annotated[int, Meta(ge=0, le=10_000_000)]
+    lr_floor: float
+    """Final learning rate of the cosine schedule, as a fraction of lr."""
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    clip: float
+    init_std: float
+    eval_every: Annotated[int, Meta(ge=0, le=10_000_000)]
+    """Steps between held-out losses; 0 switches them off."""
+    eval_slots: Annotated[int, Meta(ge=1, le=64)]
+    """Fixed held-out micro-batches."""
+
+    def canonical(self) -> bytes:
+        """The one JSON form of this configuration (sorted keys, no spaces)."""
+        return msgspec.json.encode(self, order="sorted")
+
+    def run_id(self) -> bytes:
+        """SHA-256 of the canonical form, 32 bytes."""
+        return hashlib.sha256(self.canonical()).digest()
+
+    @property
+    def tokens_per_slot(self) -> int:
+        return self.micro_batch * self.model.seq_len
+
+    def check(self) -> None:
+        """Raise ConfigError with one sentence if no run could have this configuration."""
+        m = self.model
+        if m.width % m.heads:
+            raise ConfigError(f"width {m.width} is not a multiple of heads {m.heads}")
+        if m.head_dim % 2:
+            raise ConfigError(f"head dimension {m.head_dim} must be even (rotary pairs)")
+        if self.tokens_per_slot > 131_071:
+            raise ConfigError(
+                f"a slot has {self.tokens_per_slot} tokens; at most 131,071 keep its sums exact. "
+                "Lower micro_batch or seq_len."
+            )
+        for name, low, high in (
+            ("lr", 0.0, 1.0),
+            ("lr_floor", 0.0, 1.0),
+            ("beta1", 0.0, 0.9999),
+            ("beta2", 0.0, 0.999999),
+            ("eps", 1e-12, 1e-2),
+            ("weight_decay", 0.0, 10.0),
+            ("clip", 1e-6, 1e6),
+            ("init_std", 1e-6, 1.0),
+        ):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and low <= value <= high):
+                raise ConfigError(f"{name} is {value}; it must lie between {low:g} and {high:g}")
+
+
+def parse_run_config(raw: bytes) -> RunConfig:
+    """Decode and check a canonical RunConfig. Raises ConfigError with a sentence."""
+    try:
+        config = msgspec.json.decode(raw, type=RunConfig)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"not a run configuration: {error}") from None
+    config.check()
+    return config
+
+
+class Preset(msgspec.Struct, frozen=True):
+    """Defaults of one model size; every one can be overridden when a run is made."""
+
+    model: ModelConfig
+    micro_batch: int
+    slots: int
+    steps: int
+    lr: float
+    warmup: int
+    about: str
+
+
+def _model(width: int, layers: int, heads: int, ffn: int, seq_len: int) -> ModelConfig:
+    return ModelConfig(vocab=256, width=width, layers=layers, heads=heads, ffn=ffn, seq_len=seq_len)
+
+
+PRESETS = {
+    "nano": Preset(_model(32, 3, 2, 96, 64), 2, 16, 200, 6e-3, 20, "50 k parameters, for tests"),
+    "tiny": Preset(_model(96, 4, 3, 256, 128), 2, 16, 500, 3e-3, 40, "0.5 M parameters, minutes"),
+    "small": Preset(
+        _model(256, 6, 4, 704, 256), 4, 16, 2_000, 1.5e-3, 100, "5 M parameters, hours"
+    ),
+    "medium": Preset(
+        _model(512, 8, 8, 1408, 512), 4, 32, 10_000, 8e-4, 300, "25 M parameters, days"
+    ),
+}
+
+OPTIMIZER_DEFAULTS = {
+    "lr_floor": 0.1,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "eps": 1e-8,
+    "weight_decay": 0.1,
+    "clip": 1.0,
+    "init_std": 0.02,
+}
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host asks for: a preset and what it overrides (None: the preset's value)."""
+
+    preset: str = "tiny"
+    width: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    ffn: int | None = None
+    seq_len: int | None = None
+    micro_batch: int | None = None
+    slots: int | None = None
+    steps: int | None = None
+    lr: float | None = None
+    warmup: int | None = None
+    seed: int = 0
+    eval_every: int = 50
+
+    def check(self) -> None:
+        """Raise ConfigError now for what would make every configuration impossible."""
+        self.config(arithmetic_version=1, gates_digest="0" * 64, data="0" * 64)
+
+    def config(self, *, arithmetic_version: int, gates_digest: str, data: str) -> RunConfig:
+        """The run configuration these options mean. Raises ConfigError with a sentence."""
+        preset = PRESETS.get(self.preset)
+        if preset is None:
+            raise ConfigError(f"no preset {self.preset!r}; there are {', '.join(PRESETS)}")
+        shape = {
+            name: value
+            for name in ("width", "layers", "heads", "ffn", "seq_len")
+            if (value := getattr(self, name)) is not None
+        }
+        steps = preset.steps if self.steps is None else self.steps
+        warmup = min(preset.warmup, steps // 5) if self.warmup is None else self.warmup
+        config = RunConfig(
+            arithmetic_version=arithmetic_version,
+            gates_digest=gates_digest,
+            data=data,
+            tokenizer="bytes",
+            model=msgspec.structs.replace(preset.model, **shape),
+            seed=self.seed,
+            steps=steps,
+            slots=preset.slots if self.slots is None else self.slots,
+            micro_batch=preset.micro_batch if self.micro_batch is None else self.micro_batch,
+            lr=preset.lr if self.lr is None else self.lr,
+            warmup=warmup,
+            eval_every=self.eval_every,
+            eval_slots=4,
+            **OPTIMIZER_DEFAULTS,
+        )
+        # Bounds are declared once, on the fields; decoding is what enforces them.
+        return parse_run_config(config.canonical())

@@ -1,0 +1,171 @@
+"""What the computing thread does for a step core: its effects, carried out by a Trainer.
+
+Every function here runs in the computing thread, takes the effect and returns the event that
+answers it. Also the one place where the two ways of counting meet: the protocol numbers steps from
+1 (step t makes state t), the trainer from 0 (step t is computed on state t).
+
+May import: train, protocol.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from p2pnode.errors import CheckpointError, NonFiniteError
+from p2pnode.protocol import effects, events, fetch
+from p2pnode.protocol.messages import Buffer, SlotEvidence
+from p2pnode.train.arithmetic import kernels
+from p2pnode.train.checkpoint import CheckpointFolder
+from p2pnode.train.evidence import AppliedInfo, GradientSum, HeldOut
+from p2pnode.train.trainer import Trainer, TrainerError
+
+
+class PartialSet:
+    """A set between two of its slots: the computing thread does one slot at a time, so that a
+    reduction never waits for more than one."""
+
+    def __init__(self, effect: effects.Compute) -> None:
+        self.effect = effect
+        self.evidence: list[SlotEvidence] = []
+        self.sum: GradientSum | None = None
+
+    @property
+    def remaining(self) -> tuple[int, ...]:
+        return self.effect.slots[len(self.evidence) :]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit left behind for the owner of this machine."""
+
+    held_out: HeldOut | None
+    checkpoint: Path | None
+    problem: str | None
+    """Why no checkpoint could be written, if one was due."""
+
+
+class Jobs:
+    """The effects of one run on one trainer. Not thread-safe: one thread runs all methods."""
+
+    def __init__(self, trainer: Trainer, folder: CheckpointFolder, checkpoint_every: int) -> None:
+        self._trainer = trainer
+        self._folder = folder
+        self._every = checkpoint_every
+        self._run = trainer.config.run_id()
+        self._grid_limit = kernels.grid_limit(trainer.config.slots)
+        self._infos: dict[int, AppliedInfo] = {}
+
+    def compute_next_slot(self, partial: PartialSet) -> events.Computed | events.SetRefused | None:
+        """Add one more slot of the set; None while slots remain."""
+        effect = partial.effect
+        slot = partial.remaining[0]
+        try:
+            stated, gradient = self._trainer.compute_slot(
+                effect.step - 1, slot, reference=effect.reference
+            )
+        except TrainerError:
+            return None  # the step was applied meanwhile: nobody needs this set any more
+        except NonFiniteError as error:
+            return events.SetRefused(effect.step, effect.slots, effect.reference, slot, str(error))
+        partial.evidence.append(SlotEvidence(**msgspec.structs.asdict(stated)))
+        partial.sum = (
+            gradient if partial.sum is None else self._trainer.add([partial.sum, gradient])
+        )
+        if partial.remaining:
+            return None
+        return events.Computed(
+            effect.step,
+            effect.slots,
+            effect.reference,
+            kernels.probe(self._trainer.kernels),
+            tuple(partial.evidence),
+            _bytes_of(partial.sum),
+        )
+
+    def reduce(self, effect: effects.Reduce) -> events.Reduced | events.ReduceRefused:
+        """Add the parts of one shard exactly; a part that no honest peer can send is named."""
+        arrays = [_int32(part) for part in effect.parts]
+        for i, (array, size) in enumerate(zip(arrays, effect.sizes, strict=True)):
+            limit = size * self._grid_limit
+            if array.size and (int(array.max()) > limit or int(array.min()) < -limit):
+                return events.ReduceRefused(
+                    effect.step,
+                    effect.shard,
+                    effect.ticket,
+                    i,
+                    f"it holds values beyond {limit}, the most that {size} slots can add up to",
+                )
+        total = self._trainer.add(arrays)
+        return events.Reduced(effect.step, effect.shard, effect.ticket, _bytes_of(total))
+
+    def apply(self, effect: effects.Apply) -> events.Applied | events.ApplyRefused:
+        """One optimizer step; the old state stays until the commit."""
+        total = np.concatenate([_int32(part) for part in effect.sums])
+        try:
+            info = self._trainer.apply(
+                effect.step - 1, total, effect.summary.max_abs, effect.summary.checksum
+            )
+        except NonFiniteError as error:
+            return events.ApplyRefused(effect.step, str(error), non_finite=True)
+        except TrainerError as error:
+            return events.ApplyRefused(effect.step, str(error))
+        self._infos = {effect.step: info}
+        return events.Applied(effect.step, info.state_hash)
+
+    def info(self, step: int) -> AppliedInfo | None:
+        """Norm and rate of the newest apply, if it was this step's."""
+        return self._infos.get(step)
+
+    def verify(self, effect: effects.Verify) -> events.Verified:
+        """Recompute the pending apply with the reference kernels."""
+        result = self._trainer.verify(effect.step - 1)
+        return events.Verified(effect.step, None if result.sound else result.differing[0])
+
+    def commit(self, effect: effects.Commit) -> CommitResult:
+        """Keep the state of this step; held-out loss and checkpoint where they are due.
+
+        Both must see exactly this state, so they are made before the next step is applied.
+        """
+        if effect.summary is not None:  # else the state was loaded, and is committed already
+            self._trainer.commit(effect.step - 1)
+        every = self._trainer.config.eval_every
+        held_out = self._trainer.heldout_loss() if every and effect.step % every == 0 else None
+        path, problem = None, None
+        if effect.step % self._every == 0:
+            try:
+                path = self.save()
+            except CheckpointError as error:
+                problem = str(error)
+        return CommitResult(held_out, path, problem)
+
+    def save(self) -> Path:
+        """Write the committed state. Raises CheckpointError; what was there stays."""
+        return self._folder.save(self._run, self._trainer.committed_step, self._trainer.snapshot())
+
+    def freeze(self, effect: effects.Freeze) -> events.Frozen:
+        """Serialise the committed state for joiners."""
+        payload = self._trainer.snapshot()
+        return events.Frozen(
+            effect.step, self._trainer.committed_hash, payload, fetch.part_hashes(payload)
+        )
+
+    def load(self, effect: effects.Load) -> events.Loaded | events.LoadRefused:
+        """Take over a state received from others, after full validation."""
+        try:
+            self._trainer.restore(bytes(effect.blob))
+        except CheckpointError as error:
+            return events.LoadRefused(effect.step, str(error))
+        return events.Loaded(self._trainer.committed_step, self._trainer.committed_hash)
+
+
+def _int32(buffer: Buffer) -> GradientSum:
+    """Aligned int32 view of a payload; copied only if it lies askew in its message."""
+    return np.require(np.frombuffer(buffer, "<i4"), np.int32, ["C", "A"])
+
+
+def _bytes_of(array: GradientSum) -> memoryview:
+    return array.astype("<i4", copy=False).data.cast("B")

@@ -1,0 +1,109 @@
+"""`join`: prepares what a node needs, runs it, and turns its end into an exit code.
+
+May import: everything but cli and demo; the signaling server only for `--serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+
+from p2pnode.config import RunOptions
+from p2pnode.errors import AddressInUseError
+from p2pnode.net.ice import IcePolicy
+from p2pnode.net.signaling_url import server_url
+from p2pnode.node import Node
+from p2pnode.node_config import NodeConfig
+from p2pnode.protocol.code import check_code, derive, generate_code
+from p2pnode.protocol.identity import Identity, short_id
+from p2pnode.room import Ticket
+from p2pnode.ui.console import open_console
+from p2pnode.worker import Urgency, Worker
+
+
+async def join(
+    config: NodeConfig,
+    options: RunOptions,
+    data: str | None,
+    resume: str | None,
+    serve: tuple[str, int] | None,
+) -> int:
+    """Run one node to its end. `serve`: address and port of a signaling server to run here."""
+    options.check()  # before anything is started or anybody is asked
+    worker = Worker()
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            if serve is not None:
+                config = await stack.enter_async_context(_served(config, *serve))
+            return await _join(config, options, data, resume, worker)
+    finally:
+        worker.close()
+
+
+async def _join(
+    config: NodeConfig, options: RunOptions, data: str | None, resume: str | None, worker: Worker
+) -> int:
+    server = server_url(config.signal)
+    identity = Identity.load_or_create(config.home / "identity.key")
+    if not config.name:
+        config = dataclasses.replace(config, name=f"node-{short_id(identity.peer_id)[:4]}")
+    code = check_code(config.code) if config.code else generate_code()
+    # scrypt takes half a second: off the loop.
+    keys = await worker.submit(Urgency.EXCHANGE, derive, code)
+    console = open_console(config.json_events, time.monotonic)
+    ticket = Ticket(config, identity, code, keys, server)
+    node = Node(ticket, options, data, resume, worker=worker, console=console)
+    with _signals(node):
+        await node.run()
+    return 0
+
+
+@contextlib.contextmanager
+def _signals(node: Node) -> Iterator[None]:
+    """Ctrl-C, a closed terminal and a polite kill all leave cleanly and save."""
+    loop = asyncio.get_running_loop()
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    previous = {}
+    for number in numbers:
+        try:
+            loop.add_signal_handler(number, node.leave)
+        except NotImplementedError:  # Windows: only the classic handlers exist
+            previous[number] = signal.signal(
+                number, lambda *_: loop.call_soon_threadsafe(node.leave)
+            )
+    try:
+        yield
+    finally:
+        for number in numbers:
+            if number in previous:
+                signal.signal(number, previous[number])
+            else:
+                loop.remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def _served(config: NodeConfig, bind: str, port: int) -> AsyncIterator[NodeConfig]:
+    """Run the signaling server in this process; yields the config that uses it.
+
+    Our own node goes through the address that the others use too: on loopback it would offer its
+    peers loopback addresses only.
+    """
+    from signaling.app import BindError, SignalingServer
+
+    try:
+        async with SignalingServer(bind, port) as server:
+            address = bind
+            if bind in ("0.0.0.0", "::"):
+                address = IcePolicy().addresses()[0]
+            host = f"[{address}]" if ":" in address else address
+            url = f"http://{host}:{server.port}"
+            print(f"Signaling server at {url}", file=sys.stderr)
+            yield dataclasses.replace(config, signal=url)
+    except BindError as error:
+        raise AddressInUseError(str(error)) from None

@@ -1,0 +1,78 @@
+"""Every number that bounds what others can make this node do, with its reason.
+
+May import: nothing of ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Bounds shared by the node's parts. Sizes in bytes, times in seconds."""
+
+    fragment_bytes: int = 48 * KIB
+    """Payload of one data-channel message; under the 64 KiB that old peers announce."""
+    control_bytes: int = 1 * MIB
+    """Largest control message (plan, evidence); the largest roster and 1,024 slots fit."""
+    bulk_bytes: int = 256 * MIB
+    """Largest bulk message (one shard or state part), before the run's sizes narrow it."""
+    in_flight_bytes: int = 1 * MIB
+    """Most bytes handed to one connection and not yet acknowledged by it: aiortc sends all
+    channels from one queue, so a heartbeat waits behind them."""
+    in_flight_seconds: float = 0.5
+    """The same bound in time at the measured rate; the smaller of the two holds."""
+    peers: int = 64
+    """Largest roster: a full mesh beyond it has no use on home lines."""
+    silence: float = 8.0
+    """A peer from which no frame came for this long is dropped; with the scheduling delay of a
+    busy machine this stays within the promised 10 s."""
+    heartbeat: float = 1.0
+    """Interval of status messages: several must be lost before silence is reached."""
+    handshakes: int = 3
+    """Connection attempts at once: DTLS handshakes are CPU-heavy on old machines."""
+    gather: float = 2.0
+    """Cap on ICE gathering; aioice itself would wait up to 5 s for a STUN server."""
+    handshake: float = 20.0
+    """Each half of a connection attempt (waiting for the answer; connecting) may take this long:
+    a full roster that connects three at a time on slow machines fits."""
+    reconnect: float = 30.0
+    """Longest pause between connection attempts to one peer; the first is half a second."""
+    sdp_candidates: int = 32
+    """Addresses taken from one remote session description: each costs connectivity checks."""
+    partial_messages: int = 2
+    """Unfinished messages per channel: one of each priority that shares the bulk channel."""
+    queued_bytes: int = 1024 * MIB
+    """Most bytes waiting for one peer. They are views of arrays that exist anyway."""
+    message_rate: float = 2_000.0
+    """Messages a second one peer may send us in the long run; a short run of tiny steps needs
+    a few hundred."""
+    message_burst: float = 10_000.0
+    """Messages that may come at once, as they do after this node was suspended."""
+    relay_in_flight_bytes: int = 256 * KIB
+    """In-flight bound of a relayed link: eight of them fit the relay's queue for one peer."""
+    relay_queue_bytes: int = 2 * MIB
+    """Relayed frames that wait at the relay for one peer; more are dropped."""
+    kept_steps: int = 8
+    """Averaged shards kept for peers that fell behind."""
+    name_chars: int = 32
+    """Longest peer name shown."""
+    data_files: int = 16_384
+    """Files in a data folder; the manifest names each and every node hashes each."""
+    data_bytes: int = 512 * MIB
+    """Training text, which each node holds in memory."""
+    data_entries: int = 200_000
+    """Directory entries looked at while a data folder is walked: /, by mistake, ends soon."""
+    manifest_bytes: int = 8 * MIB
+    """Canonical manifest: data_files entries with long names fit."""
+    shared_data_bytes: int = 64 * MIB
+    """Text handed to a peer that lacks it; larger sets are copied by other means."""
+    checkpoint_header_bytes: int = 1 * MIB
+    """Header of a checkpoint: three entries for each tensor of the deepest model fit."""
+
+
+LIMITS = Limits()

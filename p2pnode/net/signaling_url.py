@@ -1,0 +1,59 @@
+"""The address of a signaling server, as people type it.
+
+May import: errors.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from yarl import URL
+
+from p2pnode.errors import UsageError
+
+DEFAULT_PORT = 8765
+_SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+
+
+def server_url(text: str) -> URL:
+    """WebSocket address for `host`, `host:port`, or an http, https, ws or wss URL.
+
+    A text without a scheme means plain ws and port 8765; a path before `/ws` is kept, for servers
+    behind a proxy. Raises UsageError for anything else.
+    """
+    bare = "://" not in text
+    try:
+        url = URL(f"ws://{text}" if bare else text)
+        port = url.explicit_port
+        host = url.host
+    except ValueError:
+        host, url = None, URL()
+    if not host or url.scheme not in _SCHEMES or url.user or url.query_string or url.fragment:
+        raise UsageError(
+            f"{text!r} is not the address of a signaling server; it looks like "
+            "http://example.org:8765 or just example.org."
+        )
+    if port is None and bare:
+        port = DEFAULT_PORT
+    path = url.path.rstrip("/")
+    return URL.build(
+        scheme=_SCHEMES[url.scheme],
+        host=host,
+        port=port,
+        path=path if path.endswith("/ws") else f"{path}/ws",
+    )
+
+
+def is_loopback(url: URL) -> bool:
+    """Whether the server is on this very machine, so that its peers are too."""
+    host = url.host or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def stun_url(url: URL, port: int) -> str:
+    """ICE address of the STUN responder that runs beside the signaling server."""
+    host = url.host or ""
+    return f"stun:[{host}]:{port}" if ":" in host else f"stun:{host}:{port}"

@@ -1,0 +1,84 @@
+"""The settings of one machine (NodeConfig) and where its files lie. Nothing here changes a result.
+
+May import: errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from p2pnode.errors import UsageError
+
+Approve = Literal["ask", "all"]
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeConfig:
+    """What `join` was told about this machine."""
+
+    signal: str
+    """URL of the signaling server, `http(s)://…`."""
+    code: str | None
+    """Room code; None lets a host make one."""
+    name: str
+    home: Path
+    """Folder of this node's key."""
+    out: Path
+    """Folder of checkpoints and logs; nothing is written elsewhere but the key and the cache."""
+    guest: bool = False
+    """Never become host: end with an error when the room has none."""
+    approve: Approve = "ask"
+    start_when: int | None = None
+    """Start the run by itself when this many nodes (the host included) are connected."""
+    reference: bool = False
+    """Compute with the numpy reference kernels instead of numba."""
+    addresses: Literal["auto", "loopback", "all"] = "auto"
+    ice_servers: tuple[str, ...] = ()
+    checkpoint_every: int = 100
+    keep: int = 3
+    """Checkpoints kept by rotation."""
+    json_events: bool = False
+    """Write events as JSON lines to standard output instead of sentences."""
+
+
+def default_home() -> Path:
+    """Folder of the long-lived key: P2PNODE_HOME, or the platform's folder for settings."""
+    if home := os.environ.get("P2PNODE_HOME"):
+        return Path(home)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("APPDATA", Path.home() / "AppData" / "Roaming"))
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    else:
+        base = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"))
+    return base / "p2pnode"
+
+
+def signal_url(given: str | None) -> str:
+    """The signaling server to use: the flag, then P2PNODE_SIGNAL, then an error that explains."""
+    url = given or os.environ.get("P2PNODE_SIGNAL")
+    if not url:
+        raise UsageError(
+            "no signaling server given. On the first machine run `python -m p2pnode join --serve`: "
+            "it starts one and prints the exact command for the others. Or name a server with "
+            "--signal http://HOST:8765 or the environment variable P2PNODE_SIGNAL."
+        )
+    if "://" not in url:
+        url = f"http://{url}"
+    return url.rstrip("/")
+
+
+def room_code(given: str | None, file: Path | None) -> str | None:
+    """The room code from the flag, a file, or P2PNODE_ROOM, in this order; None if nowhere."""
+    if given is not None and file is not None:
+        raise UsageError("give the room code by --room or by --room-file, not by both")
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read the room code from {file}: {error}") from None
+    return given or os.environ.get("P2PNODE_ROOM") or None

@@ -1,0 +1,384 @@
+"""Admission: who may take part in a room. Sans-IO; one `Admission` per node.
+
+May import: errors, admit_effects, admit_messages, envelope, identity, post, roster,
+roster_rules, text, waiting_list, and `signaling.messages`.
+
+The node feeds it what the signaling server says (`on_view`, `on_relayed`), what its user decides
+(`approve`, `refuse`, `later`, `kick`) and the time (`on_tick`), and carries out the effects that
+each call returns. Everything that peers say to each other through the server passes here, so that
+only roster members reach the mesh.
+
+The server is believed in one thing only, and only by a newcomer: which peer to ask for admission.
+Afterwards the host's key is fixed, and rosters count by its signature and their epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from p2pnode.errors import P2PNodeError, PeerError, RefusedError, UsageError, VersionMismatchError
+from p2pnode.protocol.admit_effects import (
+    DismissPeer,
+    Effect,
+    Knocked,
+    KnockGone,
+    Note,
+    Publish,
+    Refused,
+    RosterChanged,
+    Signal,
+    Standing,
+)
+from p2pnode.protocol.admit_messages import (
+    ASK,
+    DECISION,
+    KNOCK,
+    NODE_PROTOCOL,
+    ROSTER,
+    Decision,
+    Knock,
+    decode_decision,
+    decode_knock,
+    encode,
+)
+from p2pnode.protocol.envelope import Opened, Random
+from p2pnode.protocol.identity import Identity, PeerId, short_id
+from p2pnode.protocol.post import Post
+from p2pnode.protocol.roster import Member, Roster, open_roster, sign_roster
+from p2pnode.protocol.roster_rules import Verdict, judge
+from p2pnode.protocol.text import clean
+from p2pnode.protocol.waiting_list import WaitingList
+from signaling.messages import MAX_MEMBERS, View
+
+RETRY = 10.0
+"""Seconds between repetitions of an unanswered knock or question."""
+RECOVER = 5.0
+"""Seconds a restarted host waits for a member to give its roster back."""
+PATIENCE = 2.0
+"""Seconds a member waits for a roster it has heard of before it asks."""
+QUIET = 5.0
+"""Seconds between two notes about bad envelopes: whoever sends them shall not fill the log."""
+_NOTE_CHARS = 300
+_REMOVED = "The host removed this node from the room."
+
+
+class Admission:
+    """One node's part in admission. `now` is monotonic time in seconds."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        room: bytes,
+        secret: bytes,
+        *,
+        name: str,
+        approve: Literal["ask", "all"],
+        random: Random,
+    ) -> None:
+        """`room` and `secret` (32 bytes each) come from the code; `random` from `secrets`."""
+        self._me = identity
+        self._room = room
+        self._post = Post(identity, room, secret, random)
+        self._name = clean(name)
+        self._approve_all = approve == "all"
+        self._view: View | None = None
+        self._standing: Standing | None = None
+        self._list = WaitingList()
+        self._retry_at: float | None = None
+        self._recover_at: float | None = None
+        self._quiet_until = float("-inf")
+        self.roster: Roster | None = None
+        """The newest accepted roster; None while this node is not a member."""
+        self.refused = False
+        """The host has turned this node away: nothing more is asked of anyone."""
+
+    @property
+    def is_host(self) -> bool:
+        return self.roster is not None and self.roster.host == self._me.peer_id
+
+    @property
+    def waiting(self) -> dict[PeerId, str]:
+        """Peers that wait for this host's decision, with their names, in order of arrival."""
+        return self._list.names()
+
+    # Events
+
+    def on_view(self, view: View, now: float) -> list[Effect]:
+        """The server shows the room: after each registration and whenever it changes."""
+        self._view = view
+        effects: list[Effect] = [KnockGone(peer) for peer in self._list.keep_only(view.waiting)]
+        if view.role == "host":
+            effects += self._as_host(view, now)
+        elif self.is_host and self.roster is not None and len(self.roster.members) == 1:
+            # Alone, called host by a server that had lost the room, whose true host is back.
+            self.roster = None
+            effects += self._ask_to_enter(now)
+        elif view.role == "waiting":
+            effects += self._ask_to_enter(now)
+        elif self.roster is None or view.epoch > self.roster.epoch:
+            soon = now + PATIENCE  # mostly it is on its way
+            self._retry_at = soon if self._retry_at is None else min(self._retry_at, soon)
+        return effects + self._note_standing()
+
+    def on_relayed(self, sender: PeerId, sealed: bytes, now: float) -> list[Effect]:
+        """The server relays an envelope that it says is from `sender`."""
+        if self.refused:
+            return []
+        if not self._known(sender):
+            return self._complain(f"An envelope of a stranger ({short_id(sender)}) came.", now)
+        try:
+            opened, effects = self._post.receive(sender, sealed)
+            if opened is not None:
+                effects += self._on_opened(opened)
+        except PeerError as error:
+            return self._complain(str(error), now)
+        return effects + self._note_standing()
+
+    def on_roster(self, encoded: bytes) -> list[Effect]:
+        """A roster (`Roster.encode`) that came over the mesh; its signature tells its worth."""
+        try:
+            new = open_roster(encoded, self._room)
+            return self._take_roster(new, sender=None) + self._note_standing()
+        except PeerError as error:
+            return [Note(clean(str(error), _NOTE_CHARS))]
+
+    def on_tick(self, now: float) -> list[Effect]:
+        """Call when `next_deadline` has passed; earlier calls do nothing."""
+        effects: list[Effect] = []
+        if self._recover_at is not None and now >= self._recover_at:
+            self._recover_at = None
+            view, roster = self._view, self.roster
+            epoch = roster.epoch if roster is not None else 0
+            if view is not None and view.role == "host" and view.epoch > epoch:
+                members = roster.members if roster is not None else (self._self_member(),)
+                effects += self._new_epoch(members, view.epoch + 1)
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            effects += self._ask_to_enter(now)
+        return effects + self._note_standing()
+
+    def next_deadline(self) -> float | None:
+        deadlines = [at for at in (self._retry_at, self._recover_at) if at is not None]
+        return min(deadlines, default=None)
+
+    # The user's decisions (host)
+
+    def approve(self, peer: PeerId) -> list[Effect]:
+        """Let a waiting peer in. Raises UsageError if it does not wait."""
+        member = self._list.get(peer)
+        if self.roster is None or len(self.roster.members) >= MAX_MEMBERS:
+            return [self._decide(peer, Decision("later", "full"))]
+        self._list.remove(peer)
+        return [KnockGone(peer), *self._let_in(member, self.roster)]
+
+    def refuse(self, peer: PeerId) -> list[Effect]:
+        """Turn a waiting peer away, for as long as this process runs. Raises UsageError."""
+        self._list.remove(peer)
+        return [KnockGone(peer), *self._dismiss(peer, "")]
+
+    def later(self, peer: PeerId) -> list[Effect]:
+        """Tell a waiting peer that it has been seen and must be patient. Raises UsageError."""
+        self._list.get(peer)
+        return [self._decide(peer, Decision("later"))]
+
+    def kick(self, peer: PeerId) -> list[Effect]:
+        """Remove a member by a new epoch. Raises UsageError if it is none, or the host itself."""
+        if not self.is_host or self.roster is None:
+            raise UsageError("Only the host can remove a peer.")
+        if peer == self._me.peer_id or self.roster.member(peer) is None:
+            raise UsageError(f"{short_id(peer)} is not a member that could be removed.")
+        rest = tuple(member for member in self.roster.members if member.id != peer)
+        decision, dismissal = self._dismiss(peer, "removed")
+        # The server dismisses no member: first the roster without it.
+        return [decision, *self._new_epoch(rest, self.roster.epoch + 1), dismissal]
+
+    def signal(self, peer: PeerId, kind: str, body: bytes) -> list[Effect]:
+        """Seal a message of the mesh (`offer`, `answer`) for a roster member; else drop it."""
+        if self.roster is None or self.roster.member(peer) is None:
+            return []
+        return self._post.send(peer, kind, body)
+
+    # Inside
+
+    def _as_host(self, view: View, now: float) -> list[Effect]:
+        roster = self.roster
+        if roster is not None and not self.is_host:
+            return self._complain("The server takes this node for the host, which it is not.", now)
+        if view.epoch > (roster.epoch if roster is not None else 0):
+            # This host has restarted; its members hold a roster that it signed before.
+            if self._recover_at is not None:
+                return []
+            self._recover_at = now + RECOVER
+            others = [peer for peer in view.members if peer != self._me.peer_id]
+            return [effect for peer in others for effect in self._post.send(peer, ASK, b"")]
+        if roster is None:
+            return self._new_epoch((self._self_member(),), 1)
+        return [Publish(roster.signed)] if view.epoch < roster.epoch else []
+
+    def _ask_to_enter(self, now: float) -> list[Effect]:
+        """Knock at the host, or, as a member without the newest roster, ask any other."""
+        view = self._view
+        if view is None or self.is_host or self.refused:
+            return []
+        behind = self.roster is None or view.role == "waiting" or view.epoch > self.roster.epoch
+        if not behind:
+            return []
+        self._retry_at = now + RETRY
+        if view.host is not None and (self.roster is None or view.host == self.roster.host):
+            knock = Knock(NODE_PROTOCOL, self._name, self._me.relay_key)
+            return self._post.send(view.host, KNOCK, encode(knock))
+        others = [peer for peer in view.members if peer != self._me.peer_id]
+        return self._post.send(others[0], ASK, b"") if others else []
+
+    def _on_opened(self, opened: Opened) -> list[Effect]:
+        sender, roster = opened.sender, self.roster
+        is_member = roster is not None and roster.member(sender) is not None
+        try:
+            if opened.kind == KNOCK:
+                return self._on_knock(opened, decode_knock(opened.body))
+            if opened.kind == DECISION:
+                return self._on_decision(sender, decode_decision(opened.body))
+        except msgspec.MsgspecError as error:
+            raise PeerError(
+                f"From {short_id(sender)}: malformed {opened.kind} ({error})."
+            ) from None
+        if opened.kind == ROSTER:
+            return self._take_roster(open_roster(opened.body, self._room), sender)
+        if not is_member or roster is None:
+            raise PeerError(
+                f"{short_id(sender)} is no member; its {clean(opened.kind)} was ignored."
+            )
+        if opened.kind == ASK:
+            return self._post.send(sender, ROSTER, roster.encode())
+        return [Signal(sender, opened.kind, opened.body)]
+
+    def _on_knock(self, opened: Opened, knock: Knock) -> list[Effect]:
+        peer, roster = opened.sender, self.roster
+        if not self.is_host or roster is None:
+            return []
+        if knock.protocol != NODE_PROTOCOL:
+            return [self._decide(peer, Decision("no", "version"))]
+        if self._list.is_dismissed(peer):
+            return self._dismiss(peer, "")
+        member = Member(opened.key, knock.relay_key, clean(knock.name))
+        known = roster.member(peer)
+        if known is not None and known.relay_key == member.relay_key:
+            return [self._decide(peer, Decision("yes", roster=roster.encode()))]
+        if self._list.is_full_for(peer):
+            return [self._decide(peer, Decision("later", "full"))]
+        has_place = known is not None or len(roster.members) < MAX_MEMBERS
+        if has_place and (known is not None or self._approve_all):
+            return self._let_in(member, roster)
+        return [Knocked(peer, member.name)] if self._list.add(member) else []
+
+    def _on_decision(self, sender: PeerId, decision: Decision) -> list[Effect]:
+        host = self.roster.host if self.roster else self._view.host if self._view else None
+        if sender != host:
+            raise PeerError(f"{short_id(sender)} decides but is not the host; it was ignored.")
+        if decision.verdict == "yes":
+            return self._take_roster(open_roster(decision.roster, self._room), sender)
+        if decision.verdict == "later":
+            why = "The room is full" if decision.reason == "full" else "The host has seen you"
+            return [Note(f"{why}; waiting for the host's decision.")]
+        if decision.reason == "version":
+            return self._leave(
+                VersionMismatchError(
+                    "The host runs another version of this program. Install the same version on "
+                    "both machines."
+                )
+            )
+        removed = decision.reason == "removed"
+        return self._leave(RefusedError(_REMOVED if removed else "The host said no."))
+
+    def _take_roster(self, new: Roster, sender: PeerId | None) -> list[Effect]:
+        """Act on a verified roster. Raises PeerError if it is of a host not followed here."""
+        old = self.roster
+        verdict = judge(new, old, self._me.peer_id, sender, self._view)
+        if verdict is Verdict.IGNORE:
+            return []
+        self._retry_at = None
+        if verdict is Verdict.REMOVED:
+            return self._leave(RefusedError(_REMOVED))
+        if verdict is Verdict.RECOVER:
+            return self._recover(new)
+        self.roster = new
+        removed = tuple(peer for peer in (old.ids if old else ()) if peer not in new.ids)
+        return [RosterChanged(new, removed)]
+
+    def _recover(self, earlier: Roster) -> list[Effect]:
+        """A restarted host got its roster back: all of it and whom it has let in since."""
+        self._recover_at = None
+        since = self.roster.members if self.roster is not None else ()
+        known = set(earlier.ids)
+        members = [*earlier.members, *(member for member in since if member.id not in known)]
+        kept = tuple(member for member in members if not self._list.is_dismissed(member.id))
+        epoch = max(earlier.epoch, self._view.epoch if self._view is not None else 0) + 1
+        return self._new_epoch(kept[:MAX_MEMBERS], epoch)
+
+    def _leave(self, error: P2PNodeError) -> list[Effect]:
+        self.refused = True
+        self._retry_at = None
+        return [Refused(error)]
+
+    def _self_member(self) -> Member:
+        return Member(self._me.key, self._me.relay_key, self._name)
+
+    def _new_epoch(self, members: tuple[Member, ...], epoch: int) -> list[Effect]:
+        old = self.roster
+        new = sign_roster(self._me, self._room, epoch, members)
+        self.roster = new
+        before = old.ids if old else ()
+        effects: list[Effect] = [
+            RosterChanged(new, tuple(peer for peer in before if peer not in new.ids)),
+            Publish(new.signed),
+        ]
+        encoded = new.encode()
+        for member in new.members:
+            if member.id == self._me.peer_id:
+                continue
+            if member.id not in before:
+                effects.append(self._decide(member.id, Decision("yes", roster=encoded)))
+            elif self._view is not None and member.id in self._view.members:
+                effects += self._post.send(member.id, ROSTER, encoded)
+        return effects
+
+    def _let_in(self, member: Member, roster: Roster) -> list[Effect]:
+        others = tuple(other for other in roster.members if other.id != member.id)
+        return self._new_epoch((*others, member), roster.epoch + 1)
+
+    def _dismiss(self, peer: PeerId, reason: str) -> list[Effect]:
+        self._list.dismiss(peer)
+        return [self._decide(peer, Decision("no", reason)), DismissPeer(peer)]
+
+    def _known(self, peer: PeerId) -> bool:
+        view, roster = self._view, self.roster
+        return (
+            (roster is not None and roster.member(peer) is not None)
+            or (view is not None and (peer == view.host or peer in view.members))
+            or (view is not None and peer in view.waiting)
+        )
+
+    def _decide(self, peer: PeerId, decision: Decision) -> Effect:
+        return self._post.send(peer, DECISION, encode(decision))[0]
+
+    def _complain(self, text: str, now: float) -> list[Effect]:
+        if now < self._quiet_until:
+            return []
+        self._quiet_until = now + QUIET
+        return [Note(clean(text, _NOTE_CHARS))]
+
+    def _note_standing(self) -> list[Effect]:
+        """A `Standing` if it differs from the last one."""
+        view, roster = self._view, self.roster
+        if roster is not None:
+            standing = Standing("host" if self.is_host else "member", roster.host)
+        elif view is not None:
+            standing = Standing("waiting", view.host)
+        else:
+            return []
+        if standing == self._standing:
+            return []
+        self._standing = standing
+        return [standing]

@@ -1,0 +1,110 @@
+"""The facts that all parts of a step core share, and the list of effects they write to.
+
+May import: limits, effects, messages, peers, plan, setup. Holds data; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from p2pnode.protocol.effects import Effect, Ending, Failed, Fault, Kind, Report, Send
+from p2pnode.protocol.messages import (
+    Buffer,
+    Message,
+    PeerId,
+    Plan,
+    PlanKey,
+    Priority,
+    Status,
+    StopOrder,
+)
+from p2pnode.protocol.peers import Peers
+from p2pnode.protocol.plan import NO_PLAN
+from p2pnode.protocol.setup import Setup
+
+
+def short(peer: PeerId) -> str:
+    """How a peer is named in reports; the user interface knows better names."""
+    return peer.hex()[:8]
+
+
+class Board:
+    """Shared state of one run at one node."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.me = setup.me
+        self.limits = setup.limits
+        self.peers = Peers(setup.me, setup.members, setup.limits)
+        self.now = 0.0
+        self.out: list[Effect] = []
+
+        self.applied = setup.applied
+        self.committed = setup.applied
+        self.hashes: dict[int, bytes] = {setup.applied: setup.state_hash}
+        """Own state hashes of the last steps."""
+
+        self.term = 0
+        self.leader: PeerId | None = None
+        self.leading = False
+        self.plans: dict[int, Plan] = {}
+        self.newest: Plan | None = None
+        self.excluded: set[PeerId] = set()
+        """Peers whose work is not taken any more."""
+
+        self.stop: StopOrder | None = None
+        self.ending = Ending.COMPLETE
+        self.detail = ""
+        self.last_step = setup.steps
+        self.leaving = False
+        self.failure: Failed | None = None
+        self.over = False
+        """Failed or released: nothing more is done."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """Plan of the step this node works on."""
+        return self.plans.get(self.applied + 1)
+
+    @property
+    def newest_key(self) -> PlanKey:
+        return self.newest.key if self.newest else NO_PLAN
+
+    def good(self, peer: PeerId) -> bool:
+        """Alive, a member, and its work is taken."""
+        if peer in self.excluded:
+            return False
+        return not self.leaving if peer == self.me else self.peers.live(peer, self.now)
+
+    def good_peers(self) -> list[tuple[PeerId, Status]]:
+        """Other members that are good and have sent a status, in join order."""
+        return [
+            (peer, entry.status)
+            for peer, entry in self.peers.items()
+            if entry.status is not None and self.good(peer)
+        ]
+
+    def send(
+        self,
+        peer: PeerId,
+        message: Message,
+        payload: Buffer = b"",
+        priority: Priority = Priority.CONTROL,
+        key: Hashable = None,
+    ) -> bool:
+        """Send if there is a way to the peer; says whether there was."""
+        if peer not in self.peers:
+            return False
+        reachable, via = self.peers.route(peer, self.now)
+        if reachable:
+            self.out.append(Send(peer, message, payload, priority, key, via))
+        return reachable
+
+    def report(self, kind: Kind, text: str, peer: PeerId | None = None, step: int = 0) -> None:
+        self.out.append(Report(kind, text, peer, step))
+
+    def fail(self, fault: Fault, text: str) -> None:
+        """This node cannot go on; `core` says good-bye to the others."""
+        if not self.over:
+            self.over = self.leaving = True
+            self.failure = Failed(fault, text)

@@ -1,0 +1,117 @@
+"""What this node computes: its sets of the current step, and handing them to the shard owners.
+
+May import: board, effects, events, messages, reduce.
+"""
+
+from __future__ import annotations
+
+from p2pnode.protocol.board import Board
+from p2pnode.protocol.effects import CancelCompute, Compute
+from p2pnode.protocol.events import Computed
+from p2pnode.protocol.messages import Contribution, PeerId, Plan, Priority, Shard, Slots
+from p2pnode.protocol.reduce import Part, Shelf
+
+FORGET_SPEED = 32
+"""Steps without work after which a speed is unknown again, so that a machine that was slow once
+gets another chance."""
+
+
+class Contributor:
+    """Computes this node's sets of step `applied` + 1 and keeps them until it is applied."""
+
+    def __init__(self, board: Board, shelf: Shelf) -> None:
+        self._board = board
+        self._shelf = shelf
+        self.held: dict[Slots, Computed] = {}
+        self.speed = 0.0
+        self._running: Slots | None = None
+        self._started = 0.0
+        self._measured = 0
+        self._sent: set[tuple[Slots, Shard, PeerId]] = set()
+        self._hopeless: set[Slots] = set()
+
+    def cancel(self) -> None:
+        """Nobody needs the set that is being computed. It took at least this long."""
+        if self._running is not None:
+            elapsed = self._board.now - self._started
+            if self.speed * elapsed > len(self._running):
+                self.speed = len(self._running) / elapsed
+            self._board.out.append(CancelCompute(self._board.applied + 1, self._running))
+            self._running = None
+
+    def step_changed(self) -> None:
+        """Another state: gradients of the old one are of no use."""
+        self.held.clear()
+        self._sent.clear()
+        self._hopeless.clear()
+        self._running = None
+        if self._board.applied - self._measured > FORGET_SPEED:
+            self.speed = 0.0
+
+    def work(self, plan: Plan | None) -> None:
+        """Start the next set of the plan that is mine; give up one that no longer is."""
+        board = self._board
+        todo: list[Slots] = []
+        if plan is not None and board.me in plan.roster and board.good(board.me):
+            mine = plan.roster.index(board.me)
+            todo = [
+                work.slots
+                for work in plan.work
+                if mine in work.workers
+                and work.slots not in self.held
+                and work.slots not in self._hopeless
+            ]
+        if self._running is not None and self._running not in todo:
+            self.cancel()
+        if self._running is None and todo:
+            self._running = todo[0]
+            self._started = board.now
+            board.out.append(Compute(board.applied + 1, todo[0]))
+
+    def computed(self, event: Computed) -> None:
+        """Keep a set; measure the speed if it was the one waited for."""
+        if event.slots == self._running:
+            self._running = None
+            rate = len(event.slots) / max(self._board.now - self._started, 1e-6)
+            self.speed = rate if self.speed == 0.0 else 0.5 * (self.speed + rate)
+            self._measured = event.step
+        self.held[event.slots] = event
+
+    def refused(self, slots: Slots) -> None:
+        """The set has no finite gradient here; whether that is so is for guard to find out."""
+        self._hopeless.add(slots)
+        if slots == self._running:
+            self._running = None
+
+    def push(self, plan: Plan | None) -> None:
+        """Send every set of the plan that is held to the owners that have not had it."""
+        if plan is None or not self.held:
+            return
+        for work in plan.work:
+            if work.slots not in self.held:
+                continue
+            for index, owner in enumerate(plan.owners):
+                peer = plan.roster[owner]
+                item = (work.slots, Shard(index, len(plan.owners)), peer)
+                if item not in self._sent and self.give(*item):
+                    self._sent.add(item)
+
+    def message(self, slots: Slots, shard: Shard) -> tuple[Contribution, memoryview]:
+        """A held set's contribution to one shard."""
+        held = self.held[slots]
+        low, high = shard.bounds(self._board.setup.parameters)
+        base = self._board.hashes[self._board.applied]
+        message = Contribution(
+            self._board.setup.run, held.step, base, slots, shard, held.probe, held.evidence
+        )
+        return message, memoryview(held.payload)[4 * low : 4 * high]
+
+    def give(self, slots: Slots, shard: Shard, peer: PeerId) -> bool:
+        """Hand a held set's contribution to the owner (maybe this node); False if there is no
+        way to the peer now."""
+        message, payload = self.message(slots, shard)
+        if peer == self._board.me:
+            part = Part(peer, message.base, message.evidence, payload)
+            return self._shelf.put_part(message.step, slots, shard, part)
+        key = ("contribution", message.step, slots, shard)
+        return self._board.send(peer, message, payload, Priority.SHARD, key)

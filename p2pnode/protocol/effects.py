@@ -1,0 +1,206 @@
+"""What a step core asks its node to do.
+
+May import: messages.
+
+The node runs Compute, Reduce, Apply, Commit, Verify, Freeze and Load one after the other, in
+the order given, in its computing thread, and reports each result as the event of that name.
+Everything else it does at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from p2pnode.protocol.messages import Buffer, Message, PeerId, Priority, Shard, Summary
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a peer, through the neighbour `via` if that is not None.
+
+    A message still queued for the same peer under the same `key` is replaced by this one; one that
+    is being sent goes on, and this one is then dropped unless it is a control message.
+    """
+
+    peer: PeerId
+    message: Message
+    payload: Buffer = b""
+    priority: Priority = Priority.CONTROL
+    key: Hashable = None
+    via: PeerId | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute a set on state `step` - 1; result Computed or SetRefused.
+
+    `reference`: with the reference kernels (to check a claim).
+    """
+
+    step: int
+    slots: tuple[int, ...]
+    reference: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CancelCompute:
+    """Give up this Compute if it runs or waits; no result is expected (one that comes is used)."""
+
+    step: int
+    slots: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reduce:
+    """Add `parts` (int32, in roster order); result Reduced or ReduceRefused with this `ticket`.
+
+    `sizes[i]` is the number of slots in part i: honest values are at most `sizes[i]` times the
+    largest magnitude of the grid.
+    """
+
+    step: int
+    shard: Shard
+    ticket: int
+    parts: tuple[Buffer, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Apply:
+    """Optimizer step from state `step` - 1 to `step`; result Applied or ApplyRefused.
+
+    `sums`: all shards in order, together all parameters, int32. The old state must be kept for
+    Verify until Commit(step).
+    """
+
+    step: int
+    sums: tuple[Buffer, ...]
+    summary: Summary
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Commit:
+    """State `step` is committed: the state before it may go, this one may become a checkpoint.
+
+    `summary` and `credits` (peer, slots computed) are None/empty if this peer loaded the state.
+    """
+
+    step: int
+    state_hash: bytes
+    summary: Summary | None
+    credits: tuple[tuple[PeerId, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verify:
+    """Recompute Apply(step) with reference arithmetic from the kept state; result Verified."""
+
+    step: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Freeze:
+    """Serialise state `step`, which is the current one; result Frozen."""
+
+    step: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """Replace the state by the one in `blob`; result Loaded or LoadRefused."""
+
+    step: int
+    blob: Buffer
+
+
+class Kind(enum.Enum):
+    """What a Report is about."""
+
+    LEADER = "leader"
+    ROSTER = "roster"
+    CATCH_UP = "catch-up"
+    REFUSED = "refused"
+    DIVERGENCE = "divergence"
+    NON_FINITE = "non-finite"
+    STOP = "stop"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """A sentence for the log and the user. Peers in the text are short hex ids."""
+
+    kind: Kind
+    text: str
+    peer: PeerId | None = None
+    step: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DropPeer:
+    """Close the link to the peer: it broke the protocol."""
+
+    peer: PeerId
+    reason: str
+
+
+class Ending(enum.Enum):
+    """Why a run is over for this node."""
+
+    COMPLETE = "complete"
+    STOPPED = "stopped"
+    NON_FINITE = "non-finite"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finished:
+    """The final state is committed. The node saves it, and goes on serving until Released."""
+
+    step: int
+    state_hash: bytes
+    ending: Ending
+    detail: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Released:
+    """Nobody needs this node any more; it may close its links."""
+
+
+class Fault(enum.Enum):
+    """Why this node cannot go on."""
+
+    DIVERGENCE = "divergence"
+    """Recomputation or the majority showed this node's state to be wrong, or nobody can tell."""
+    UNSOUND = "unsound"
+    """This machine does not compute the specified bits."""
+    REMOVED = "removed"
+    """The host removed this node."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failed:
+    """The run ends here for this node, at its last committed state. No effects follow."""
+
+    fault: Fault
+    text: str
+
+
+Effect: TypeAlias = (
+    Send
+    | Compute
+    | CancelCompute
+    | Reduce
+    | Apply
+    | Commit
+    | Verify
+    | Freeze
+    | Load
+    | Report
+    | DropPeer
+    | Finished
+    | Released
+    | Failed
+)

@@ -1,0 +1,205 @@
+"""What a node tells its step core: things that arrived, and results of effects it ran.
+
+May import: messages.
+
+Results of effects may come in any order and late; the core ignores those it no longer needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeAlias
+
+from p2pnode.protocol.messages import Buffer, Message, PeerId, Shard, SlotEvidence, StopOrder
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """First event of a run. `lead`: this node is the host and begins the run now."""
+
+    lead: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A direct link to the peer works, for the first time or again."""
+
+    peer: PeerId
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The direct link is gone, and with it whatever was on its way."""
+
+    peer: PeerId
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Heard:
+    """A frame came over the direct link: a sign of life, also amid a long message.
+
+    `nbytes` counts bulk bytes only (0 for control frames and pings).
+    """
+
+    peer: PeerId
+    nbytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A whole message. `via` names the neighbour that relayed it, None for a direct link."""
+
+    peer: PeerId
+    message: Message
+    payload: Buffer = b""
+    via: PeerId | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computed:
+    """Result of Compute. `payload`: exact sum of the set's gradients, all parameters, int32."""
+
+    step: int
+    slots: tuple[int, ...]
+    reference: bool
+    probe: bytes
+    evidence: tuple[SlotEvidence, ...]
+    payload: Buffer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetRefused:
+    """Compute met a gradient that is not finite in `slot`; the set has no sum."""
+
+    step: int
+    slots: tuple[int, ...]
+    reference: bool
+    slot: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reduced:
+    """Result of Reduce: the sum of its parts, int32."""
+
+    step: int
+    shard: Shard
+    ticket: int
+    payload: Buffer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReduceRefused:
+    """Part number `part` of Reduce holds values no honest peer can send."""
+
+    step: int
+    shard: Shard
+    ticket: int
+    part: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Applied:
+    """Result of Apply. The state before it is kept until Commit."""
+
+    step: int
+    state_hash: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ApplyRefused:
+    """Apply refused; the state is what it was before.
+
+    `non_finite`: the new state would not be finite. Otherwise the sums contradict the summary.
+    """
+
+    step: int
+    reason: str
+    non_finite: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verified:
+    """Result of Verify. `tensor` is None if the apply was right, else the first tensor that
+    differs from the reference arithmetic."""
+
+    step: int
+    tensor: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    """Result of Freeze: canonical bytes of the committed state, the same at every peer.
+
+    `part_hashes`: SHA-256 of each PART_BYTES of `payload` (see fetch.part_hashes).
+    """
+
+    step: int
+    state_hash: bytes
+    payload: Buffer
+    part_hashes: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """Result of Load: the state is now the loaded one."""
+
+    step: int
+    state_hash: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadRefused:
+    """Load found the bytes to be no valid state of this run; the state is what it was."""
+
+    step: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RosterChanged:
+    """The signed member list: ids in join order, the host's, and who was removed."""
+
+    members: tuple[PeerId, ...]
+    kicked: tuple[PeerId, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The host orders the end of the run (at the host; others learn it from statuses)."""
+
+    order: StopOrder
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """The owner of this machine wants to go: tell the others, take no more work."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tick:
+    """`next_deadline()` has come."""
+
+
+Event: TypeAlias = (
+    Start
+    | LinkUp
+    | LinkDown
+    | Heard
+    | MessageReceived
+    | Computed
+    | SetRefused
+    | Reduced
+    | ReduceRefused
+    | Applied
+    | ApplyRefused
+    | Verified
+    | Frozen
+    | Loaded
+    | LoadRefused
+    | RosterChanged
+    | StopRequested
+    | LeaveRequested
+    | Tick
+)

@@ -1,0 +1,235 @@
+"""What may be taken from others: contributions, sums, claims; and what follows if it is wrong.
+
+May import: errors, board, contribute, effects, events, messages, reduce.
+
+The rule: a statement about a slot that contradicts another one is settled by computing the slot
+with the reference kernels here, not by believing either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from p2pnode.errors import PeerError
+from p2pnode.protocol.board import Board, short
+from p2pnode.protocol.contribute import Contributor
+from p2pnode.protocol.effects import Compute, Ending, Fault, Kind
+from p2pnode.protocol.events import Computed, SetRefused
+from p2pnode.protocol.messages import (
+    Accuse,
+    Buffer,
+    Claim,
+    Contribution,
+    PeerId,
+    Shard,
+    ShardSum,
+    SlotEvidence,
+)
+from p2pnode.protocol.reduce import AHEAD, Part, Shelf
+
+NOT_FINITE = None
+"""What a claim says of a slot, where evidence would say its values."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Check:
+    """Statements about one slot that wait for its recomputation here."""
+
+    says: dict[PeerId, SlotEvidence | None]
+    started: bool = False
+
+
+class Guard:
+    """Judges what other peers state about slots."""
+
+    def __init__(self, board: Board, shelf: Shelf, contributor: Contributor) -> None:
+        self._board = board
+        self._shelf = shelf
+        self._contributor = contributor
+        self._seen: dict[tuple[int, int], tuple[PeerId, SlotEvidence]] = {}
+        self._checks: dict[tuple[int, int], _Check] = {}
+        self._settled: dict[tuple[int, int], SlotEvidence] = {}
+        self._accused: dict[PeerId, Accuse] = {}
+        self._accused_at = float("-inf")
+        self.claim: Claim | None = None
+        """The slot that is not finite, as far as this node knows by itself."""
+
+    # Contributions and sums
+
+    def contribution(self, peer: PeerId, message: Contribution, payload: Buffer) -> None:
+        """Take, ignore or refuse a contribution. PeerError if no honest peer could send it."""
+        board, setup = self._board, self._board.setup
+        slots, step = message.slots, message.step
+        self._check_shard(message.shard, payload)
+        if list(slots) != sorted(set(slots)) or slots[-1] >= setup.slots:
+            raise PeerError(f"a contribution to step {step} names slots that do not exist")
+        if tuple(item.slot for item in message.evidence) != slots:
+            raise PeerError(f"a contribution to step {step} has evidence for other slots")
+        if any(len(item.max_abs) != setup.tensors for item in message.evidence):
+            raise PeerError(f"a contribution to step {step} has evidence for another model")
+        if not board.applied < step <= board.applied + AHEAD or not self._trusted(peer):
+            return
+        if step == board.applied + 1 and message.base != board.hashes[board.applied]:
+            return  # from another state; the commit rule finds out whose is wrong
+        if message.probe != setup.probe:
+            what = "failed" if message.probe else "did not run"
+            self.accuse(peer, step, f"its kernel probe {what}")
+            return
+        if self.agrees(peer, step, message.evidence):
+            part = Part(peer, message.base, message.evidence, payload)
+            self._shelf.put_part(step, slots, message.shard, part)
+
+    def sum(self, peer: PeerId, message: ShardSum, payload: Buffer) -> None:
+        """Take or ignore a sum. PeerError if no honest peer could send it."""
+        self._check_shard(message.shard, payload)
+        if len(message.summary.max_abs) != self._board.setup.tensors:
+            raise PeerError(f"a sum of step {message.step} is of another model")
+        if self._trusted(peer):
+            self._shelf.put_sum(message, peer, payload)
+
+    def _check_shard(self, shard: Shard, payload: Buffer) -> None:
+        if shard.index >= shard.count:
+            raise PeerError(f"shard {shard.index} of {shard.count} does not exist")
+        low, high = shard.bounds(self._board.setup.parameters)
+        if len(payload) != 4 * (high - low):
+            raise PeerError(f"a shard of {high - low} values has {len(payload)} bytes")
+
+    def agrees(self, peer: PeerId, step: int, evidence: tuple[SlotEvidence, ...]) -> bool:
+        """Whether the evidence repeats what is known of these slots; a contradiction is kept,
+        reported, and settled by recomputation."""
+        agreed = True
+        for item in evidence:
+            where = (step, item.slot)
+            other, known = self._seen.setdefault(where, (peer, item))
+            if known != item:
+                agreed = False
+                self._board.report(
+                    Kind.REFUSED,
+                    f"{short(peer)} and {short(other)} differ about slot {item.slot} of step "
+                    f"{step}; it is recomputed here",
+                    peer,
+                    step,
+                )
+                self._question(where, {other: known, peer: item})
+        return agreed
+
+    def disputed(self, step: int) -> bool:
+        """A slot of the step waits for its recomputation: nothing of it is added meanwhile."""
+        return any(where[0] == step for where in self._checks)
+
+    # Claims and their settlement
+
+    def claimed(self, peer: PeerId, claim: Claim) -> None:
+        """A peer says that a slot is not finite. Statuses repeat it until our turn has come."""
+        current = claim.step == self._board.applied + 1 and claim.slot < self._board.setup.slots
+        if current and self._trusted(peer):
+            self._question((claim.step, claim.slot), {peer: NOT_FINITE})
+
+    def set_refused(self, event: SetRefused) -> None:
+        """Compute found a slot that is not finite: claim it, or confirm a claim."""
+        if event.step != self._board.applied + 1:
+            return
+        if event.reference:
+            self._confirm(event.step, event.slot, event.reason)
+        else:
+            self._contributor.refused(event.slots)
+            self.claim = Claim(event.step, event.slot)
+            self._question((event.step, event.slot), {self._board.me: NOT_FINITE})
+
+    def _question(self, where: tuple[int, int], says: dict[PeerId, SlotEvidence | None]) -> None:
+        if where in self._settled:
+            self._judge(where, says, self._settled[where])
+        elif self._board.applied < where[0] and self._board.ending is not Ending.NON_FINITE:
+            self._checks.setdefault(where, _Check({})).says.update(says)
+
+    def work(self) -> None:
+        """Recompute disputed slots of the current step; drop those of steps that are applied."""
+        board = self._board
+        for where, check in list(self._checks.items()):
+            step, slot = where
+            if step <= board.applied:
+                del self._checks[where]
+                for peer, said in check.says.items():
+                    if said is NOT_FINITE and peer != board.me:
+                        self.accuse(peer, step, f"it called slot {slot} not finite, which it is")
+            elif step == board.applied + 1 and not check.started:
+                check.started = True
+                board.out.append(Compute(step, (slot,), reference=True))
+
+    def recomputed(self, event: Computed) -> None:
+        """A slot computed with the reference kernels: settle what was said about it."""
+        where = (event.step, event.slots[0])
+        check = self._checks.pop(where, None)
+        self._settled[where] = event.evidence[0]
+        if check is not None:
+            self._judge(where, check.says, event.evidence[0])
+
+    def _judge(
+        self,
+        where: tuple[int, int],
+        says: dict[PeerId, SlotEvidence | None],
+        truth: SlotEvidence,
+    ) -> None:
+        step, slot = where
+        for peer, said in says.items():
+            if said == truth:
+                self._seen[where] = (peer, truth)
+            elif peer == self._board.me:
+                self._board.fail(
+                    Fault.UNSOUND,
+                    f"This machine computed slot {slot} of step {step} wrongly: its fast kernels "
+                    "differ from the reference. Start it again to run the gates.",
+                )
+            else:
+                self._seen.pop(where, None)
+                self.accuse(peer, step, f"its gradient of slot {slot} is wrong")
+
+    def _confirm(self, step: int, slot: int, reason: str) -> None:
+        board = self._board
+        self.claim = Claim(step, slot)
+        self._checks.clear()
+        board.last_step = step - 1
+        board.ending = Ending.NON_FINITE
+        text = f"slot {slot} of step {step} has no finite gradient ({reason}), confirmed here"
+        board.detail = text
+        board.report(Kind.NON_FINITE, f"{text}; the run ends at step {step - 1}", None, step)
+
+    # Consequences
+
+    def _trusted(self, peer: PeerId) -> bool:
+        return peer not in self._board.excluded and peer not in self._accused
+
+    def accuse(self, peer: PeerId, step: int, reason: str) -> None:
+        """Take nothing more from a peer and have the leader give it no more work."""
+        if not self._trusted(peer):
+            return
+        self._board.report(Kind.REFUSED, f"{short(peer)} at step {step}: {reason}", peer, step)
+        self._accused[peer] = Accuse(self._board.setup.run, peer, step, reason[:200])
+        self._shelf.distrust(peer)
+        self._accused_at = float("-inf")
+
+    def accused(self, accuser: PeerId, message: Accuse) -> None:
+        """An accusation reaches the leader."""
+        if self._board.leading and self._trusted(accuser) and self._trusted(message.peer):
+            self.accuse(message.peer, message.step, f"{message.reason} (found by {short(accuser)})")
+
+    def tell(self) -> None:
+        """Exclude accused peers if leading, else tell the leader, again until it has."""
+        board = self._board
+        open_cases = [case for peer, case in self._accused.items() if peer not in board.excluded]
+        if not open_cases:
+            return
+        if board.leading:
+            for case in open_cases:
+                board.excluded.add(case.peer)
+        elif board.leader is not None and board.now - self._accused_at >= board.limits.heartbeat:
+            self._accused_at = board.now
+            for case in open_cases:
+                board.send(board.leader, case, key=("accuse", case.peer))
+
+    def state_changed(self) -> None:
+        applied = self._board.applied
+        self._seen = {where: said for where, said in self._seen.items() if where[0] > applied}
+        self._settled = {where: said for where, said in self._settled.items() if where[0] > applied}
+        if self.claim is not None and self.claim.step <= applied:
+            self.claim = None

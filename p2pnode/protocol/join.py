@@ -1,0 +1,166 @@
+"""Catching up by state transfer: donors hold a committed state still, the joiner fetches it.
+
+May import: board, effects, events, fetch, messages, recover, reduce.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from p2pnode.protocol.board import Board, short
+from p2pnode.protocol.effects import Freeze, Kind, Load
+from p2pnode.protocol.events import Frozen, LoadRefused
+from p2pnode.protocol.fetch import Blob, Fetcher
+from p2pnode.protocol.messages import (
+    MAX_PARTS,
+    PART_BYTES,
+    BlobIndex,
+    BlobPart,
+    BlobWant,
+    Buffer,
+    FrozenState,
+    PeerId,
+    Priority,
+)
+from p2pnode.protocol.recover import lagging
+from p2pnode.protocol.reduce import Shelf
+
+
+class CatchUp:
+    """Both sides of a state transfer."""
+
+    def __init__(self, board: Board, shelf: Shelf) -> None:
+        self._board = board
+        self._shelf = shelf
+        self.frozen: FrozenState | None = None
+        self._blob: Blob | None = None
+        self._freezing = -1
+        self._fetcher: Fetcher | None = None
+        self._target: FrozenState | None = None
+        self._refused: set[bytes] = set()
+        self.wants_state = False
+        self.loading = False
+        """Load runs: the state must not be touched."""
+
+    # Donor
+
+    def freeze(self) -> None:
+        """Hold the current, committed state still if the plan of the next step says so, or if
+        the run is over and somebody still lacks a state. Call before the next Apply."""
+        board = self._board
+        step = board.applied
+        if step != board.committed or self._freezing == step:
+            return
+        plan = board.plans.get(step + 1)
+        planned = plan is not None and plan.freeze and board.me in plan.roster
+        if planned or (step == board.last_step and self._somebody_wants()):
+            self._freezing = step
+            board.out.append(Freeze(step))
+
+    def held_still(self, event: Frozen) -> None:
+        if event.step == self._freezing:
+            self._blob = Blob(event.payload, event.part_hashes)
+            self.frozen = FrozenState(event.step, event.state_hash, self._blob.root)
+
+    def _somebody_wants(self) -> bool:
+        return any(status.wants_state for _, status in self._board.good_peers())
+
+    def serve(self, peer: PeerId, want: BlobWant) -> None:
+        board = self._board
+        if self._blob is None or want.root != self._blob.root:
+            return
+        answer = self._blob.answer(board.setup.run, want)
+        if answer is not None:
+            key = ("blob", want.root, want.part)
+            board.send(peer, *answer, priority=Priority.STATE, key=key)
+
+    # Joiner
+
+    def settle(self) -> None:
+        """Let go of a frozen state nobody needs; fetch one if nothing else helps."""
+        board = self._board
+        observers = board.newest.observers if board.newest else ()
+        if self.frozen is not None and not observers and not self._somebody_wants():
+            self.frozen = self._blob = None
+        if self.loading:
+            return
+        self.wants_state = (
+            self._fetcher is not None
+            or board.applied > board.last_step
+            or lagging(board, self._shelf)
+        )
+        if not self.wants_state:
+            return
+        offers = {
+            peer: status.frozen
+            for peer, status in board.good_peers()
+            if status.frozen is not None and self._useful(status.frozen)
+        }
+        if self._target is None or self._target not in offers.values():
+            self._choose(offers)
+        if self._fetcher is None or self._target is None:
+            return
+        self._fetcher.set_donors(peer for peer, offer in offers.items() if offer == self._target)
+        for peer, want in self._fetcher.requests(board.now):
+            board.send(peer, want)
+
+    def _useful(self, offer: FrozenState) -> bool:
+        board = self._board
+        if offer.root in self._refused or offer.step > board.last_step:
+            return False
+        return offer.step > board.applied or board.applied > board.last_step
+
+    def _choose(self, offers: dict[PeerId, FrozenState]) -> None:
+        """The state that most donors hold, and of equals the newest."""
+        board = self._board
+        self._target, self._fetcher = None, None
+        if offers:
+            counted = Counter(offers.values())
+            target = max(counted, key=lambda offer: (counted[offer], offer.step, offer.root))
+            self._target = target
+            self._fetcher = Fetcher(board.setup.run, target.root, MAX_PARTS * PART_BYTES)
+            board.report(Kind.CATCH_UP, f"fetching the state of step {target.step}")
+
+    def index(self, peer: PeerId, message: BlobIndex, payload: Buffer) -> None:
+        if self._fetcher is not None:
+            self._fetcher.index(peer, message, payload)
+
+    def part(self, peer: PeerId, message: BlobPart, payload: Buffer) -> None:
+        if self._fetcher is not None:
+            self._fetcher.part(peer, message, payload)
+
+    def heard(self, peer: PeerId) -> None:
+        if self._fetcher is not None:
+            self._fetcher.heard(peer, self._board.now)
+
+    def link_lost(self, peer: PeerId) -> None:
+        if self._fetcher is not None:
+            self._fetcher.forget_requests(peer)
+
+    def load(self) -> None:
+        """Load a state that has come in full. Call only while no Apply runs."""
+        if self.loading or self._fetcher is None or self._target is None or not self._fetcher.done:
+            return
+        if self._useful(self._target):
+            self.loading = True
+            self._board.out.append(Load(self._target.step, self._fetcher.blob()))
+        else:
+            self._target = self._fetcher = None
+
+    def loaded(self, step: int, state_hash: bytes) -> bool:
+        """Whether the loaded state is the one that was promised; the transfer is over."""
+        target, self._target = self._target, None
+        self._fetcher = None
+        self.loading = self.wants_state = False
+        return target is not None and (target.step, target.state_hash) == (step, state_hash)
+
+    def refused(self, event: LoadRefused) -> None:
+        """The bytes are no valid state: whoever froze them is wrong; try another offer."""
+        if self._target is not None:
+            self._refused.add(self._target.root)
+            offer = short(self._target.root)
+            self._board.report(
+                Kind.CATCH_UP, f"state {offer} of step {event.step} is invalid: {event.reason}"
+            )
+        self._target = self._fetcher = None
+        self.loading = False

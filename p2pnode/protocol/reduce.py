@@ -1,0 +1,229 @@
+"""What this node holds of other peers' work: contributions to its shards, and sums.
+
+May import: board, effects, evidence, messages. Whether a contribution may be taken is decided in
+guard; here it is only kept, within bounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from p2pnode.protocol.board import Board
+from p2pnode.protocol.effects import Reduce
+from p2pnode.protocol.evidence import summarise
+from p2pnode.protocol.messages import (
+    Buffer,
+    Contribution,
+    PeerId,
+    Plan,
+    Priority,
+    Shard,
+    ShardSum,
+    SlotEvidence,
+    Slots,
+    Summary,
+)
+
+AHEAD = 2
+"""Contributions are taken for this many steps after the applied one: a faster peer may have
+applied the current step already."""
+BACKLOG = 32
+"""Most steps whose sums are kept before they are applied (a joiner receives state meanwhile)."""
+LAYOUTS = 4
+"""Most different cuts into shards kept of one step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A contribution as kept by the owner of its shard."""
+
+    peer: PeerId
+    base: bytes
+    evidence: tuple[SlotEvidence, ...]
+    payload: Buffer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sum:
+    """A shard's sum over all slots, and who said so."""
+
+    peer: PeerId
+    base: bytes
+    summary: Summary
+    payload: Buffer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reduction:
+    """A Reduce whose result is awaited. `ticket` tells it from one that was given up."""
+
+    ticket: int
+    summary: Summary
+    peers: tuple[PeerId, ...]
+
+
+class Shelf:
+    """Contributions and sums by their coordinates."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.parts: dict[int, dict[tuple[Slots, Shard], Part]] = {}
+        self.sums: dict[int, dict[Shard, Sum]] = {}
+        self._reducing: dict[tuple[int, Shard], _Reduction] = {}
+        self._tickets = 0
+        # One set for each slot and every shard owned here: no honest peer sends more of a step.
+        self._most = 4 * board.setup.parameters * board.setup.slots
+        self._pushed: set[tuple[int, Shard, PeerId]] = set()
+        self.kept_from = board.applied + 1
+        """First of the unbroken steps up to the applied one whose sums can be had here."""
+
+    def state_changed(self) -> None:
+        """Forget what the new state has no use for; sums of the last steps are kept to serve."""
+        applied, kept = self._board.applied, self._board.limits.kept_steps
+        self.parts = {step: parts for step, parts in self.parts.items() if step > applied}
+        self.sums = {step: sums for step, sums in self.sums.items() if step > applied - kept}
+        self._reducing = {key: value for key, value in self._reducing.items() if key[0] > applied}
+        self._pushed = {item for item in self._pushed if item[0] > applied - kept}
+        base = self._board.hashes[applied]
+        early = self.parts.get(applied + 1, {})
+        for key in [key for key, part in early.items() if part.base != base]:
+            del early[key]  # computed from another state; the commit rule finds out whose is wrong
+        step = applied
+        while step > 0 and self.complete(step) is not None:
+            step -= 1
+        self.kept_from = step + 1
+
+    def put_part(self, step: int, slots: Slots, shard: Shard, part: Part) -> bool:
+        """Keep a contribution; False if there is one for these coordinates or no room."""
+        parts = self.parts.setdefault(step, {})
+        if (slots, shard) in parts:
+            return False
+        held = sum(len(kept.payload) for kept in parts.values() if kept.peer == part.peer)
+        if held + len(part.payload) > self._most:
+            return False
+        parts[slots, shard] = part
+        return True
+
+    def missing_parts(self, plan: Plan, index: int) -> list[Slots]:
+        """Sets of the plan that its shard number `index` lacks here."""
+        parts = self.parts.get(plan.step, {})
+        shard = Shard(index, len(plan.owners))
+        return [work.slots for work in plan.work if (work.slots, shard) not in parts]
+
+    def reduce(self, plan: Plan | None) -> None:
+        """Add the contributions of every shard that is mine and complete."""
+        board = self._board
+        if plan is None or board.me not in plan.roster:
+            return
+        mine = plan.roster.index(board.me)
+        for index, owner in enumerate(plan.owners):
+            shard = Shard(index, len(plan.owners))
+            if (
+                owner != mine
+                or shard in self.sums.get(plan.step, {})
+                or (plan.step, shard) in self._reducing
+                or self.missing_parts(plan, index)
+            ):
+                continue
+            order = sorted(plan.work, key=lambda work: (work.workers[0], work.slots))
+            parts = [self.parts[plan.step][work.slots, shard] for work in order]
+            self._tickets += 1
+            self._reducing[plan.step, shard] = _Reduction(
+                self._tickets,
+                summarise([item for part in parts for item in part.evidence]),
+                tuple(part.peer for part in parts),
+            )
+            board.out.append(
+                Reduce(
+                    plan.step,
+                    shard,
+                    self._tickets,
+                    tuple(part.payload for part in parts),
+                    tuple(len(part.evidence) for part in parts),
+                )
+            )
+
+    def reduced(self, step: int, shard: Shard, ticket: int, payload: Buffer) -> None:
+        """A sum of my own. It stands, whatever plan its sets came from."""
+        reduction = self._take(step, shard, ticket)
+        if reduction is not None:
+            base = self._board.hashes[self._board.applied]
+            mine = Sum(self._board.me, base, reduction.summary, payload)
+            self.sums.setdefault(step, {})[shard] = mine
+
+    def reduce_refused(self, step: int, shard: Shard, ticket: int, part: int) -> PeerId | None:
+        """Who sent the refused part; None if nobody waits for this Reduce any more."""
+        reduction = self._take(step, shard, ticket)
+        return reduction.peers[part] if reduction is not None else None
+
+    def _take(self, step: int, shard: Shard, ticket: int) -> _Reduction | None:
+        reduction = self._reducing.get((step, shard))
+        if reduction is None or reduction.ticket != ticket:
+            return None
+        return self._reducing.pop((step, shard))
+
+    def put_sum(self, message: ShardSum, peer: PeerId, payload: Buffer) -> bool:
+        """Keep a sum another peer sent; False if it is known, stale, or there is no room."""
+        if message.step <= self._board.applied:
+            return False
+        sums = self.sums.get(message.step)
+        if sums is None:
+            if sum(step > self._board.applied for step in self.sums) >= BACKLOG:
+                return False
+            sums = self.sums.setdefault(message.step, {})
+        layouts = {shard.count for shard in sums}
+        if message.shard in sums:
+            return False
+        if message.shard.count not in layouts and len(layouts) >= LAYOUTS:
+            return False
+        sums[message.shard] = Sum(peer, message.base, message.summary, payload)
+        return True
+
+    def push(self, plan: Plan | None) -> None:
+        """Send the sums that are mine to everybody who takes part or catches up."""
+        board = self._board
+        if plan is None or board.me not in plan.roster:
+            return
+        mine = plan.roster.index(board.me)
+        for shard, held in self.sums.get(plan.step, {}).items():
+            if held.peer != board.me and not (
+                shard.count == len(plan.owners) and plan.owners[shard.index] == mine
+            ):
+                continue
+            for peer in (*plan.roster, *plan.observers):
+                item = (plan.step, shard, peer)
+                if peer != board.me and item not in self._pushed and self.give(*item):
+                    self._pushed.add(item)
+
+    def give(self, step: int, shard: Shard, peer: PeerId) -> bool:
+        """Send one held sum; False if there is no way to the peer now."""
+        held = self.sums[step][shard]
+        message = ShardSum(self._board.setup.run, step, held.base, shard, held.summary)
+        key = ("sum", step, shard)
+        return self._board.send(peer, message, held.payload, Priority.SHARD, key)
+
+    def complete(self, step: int) -> list[Sum] | None:
+        """The sums of a cut of which every shard is here, in order; None if there is none."""
+        sums = self.sums.get(step)
+        if not sums:
+            return None
+        for count in sorted({shard.count for shard in sums}):
+            chosen = [sums.get(Shard(index, count)) for index in range(count)]
+            if None not in chosen:
+                return [held for held in chosen if held is not None]
+        return None
+
+    def distrust(self, peer: PeerId) -> None:
+        """A peer's work turned out to be wrong: drop what it sent, and every sum not applied
+        yet, because its work may be in it."""
+        for parts in self.parts.values():
+            for key in [key for key, part in parts.items() if part.peer == peer]:
+                del parts[key]
+        for step in [step for step in self.sums if step > self._board.applied]:
+            self.forget_sums(step)
+
+    def forget_sums(self, step: int) -> None:
+        """Drop the sums of a step, to be made and asked for again; contributions stay."""
+        self.sums.pop(step, None)
+        self._reducing = {key: value for key, value in self._reducing.items() if key[0] != step}
+        self._pushed = {item for item in self._pushed if item[0] != step}

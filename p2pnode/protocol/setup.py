@@ -1,0 +1,45 @@
+"""What a step core must know about its run before the first event.
+
+May import: limits, messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from p2pnode.limits import LIMITS, Limits
+from p2pnode.protocol.messages import PeerId, StopOrder
+
+
+def _refuse(order: StopOrder) -> bool:
+    return False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setup:
+    """One node's view of a run at its start. Steps count from 1 (see messages)."""
+
+    me: PeerId
+    run: bytes
+    """First 16 bytes of the run's id."""
+    parameters: int
+    """Length of the flat parameter vector; a payload of all of it has 4 bytes for each."""
+    tensors: int
+    slots: int
+    """Slots per step (M)."""
+    steps: int
+    """Steps of the run; the last one is number `steps`."""
+    state_hash: bytes
+    """Hash of the state this node starts from: the initial one, or a checkpoint."""
+    boot: int
+    """Random 63-bit number, new at every start of the node."""
+    probe: bytes
+    """Hash that the kernel probe must give."""
+    members: tuple[PeerId, ...]
+    """Members of the run in join order, the host first, with this node."""
+    applied: int = 0
+    """Number of that state: steps applied and committed."""
+    stop_valid: Callable[[StopOrder], bool] = _refuse
+    """Whether the host signed this order, for this run."""
+    limits: Limits = LIMITS

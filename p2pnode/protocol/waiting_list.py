@@ -1,0 +1,65 @@
+"""The host's list of peers that wait for its decision, and of those that it has turned away.
+
+May import: errors, identity, roster, and `signaling.messages` for the bound. Sans-IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from p2pnode.errors import UsageError
+from p2pnode.protocol.identity import PeerId, short_id
+from p2pnode.protocol.roster import Member
+from signaling.messages import MAX_WAITING
+
+MAX_DISMISSED = 1024
+"""Keys remembered as turned away; the oldest are forgotten, and would have to be refused again."""
+
+
+class WaitingList:
+    """In order of arrival."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PeerId, Member] = {}
+        self._dismissed: dict[PeerId, None] = {}
+
+    def names(self) -> dict[PeerId, str]:
+        return {peer: member.name for peer, member in self._waiting.items()}
+
+    def add(self, member: Member) -> bool:
+        """Note who wants in; whether it is new here. The caller has checked `is_full`."""
+        is_new = member.id not in self._waiting
+        self._waiting[member.id] = member
+        return is_new
+
+    def is_full_for(self, peer: PeerId) -> bool:
+        return peer not in self._waiting and len(self._waiting) >= MAX_WAITING
+
+    def get(self, peer: PeerId) -> Member:
+        """Raises UsageError for a peer that does not wait."""
+        member = self._waiting.get(peer)
+        if member is None:
+            raise UsageError(f"{short_id(peer)} is not waiting for a decision.")
+        return member
+
+    def remove(self, peer: PeerId) -> Member:
+        """The peer has been decided on. Raises UsageError if it does not wait."""
+        member = self.get(peer)
+        del self._waiting[peer]
+        return member
+
+    def keep_only(self, present: Container[PeerId]) -> list[PeerId]:
+        """Drop those who have left; returns them."""
+        gone = [peer for peer in self._waiting if peer not in present]
+        for peer in gone:
+            del self._waiting[peer]
+        return gone
+
+    def dismiss(self, peer: PeerId) -> None:
+        """Remember that this peer was turned away."""
+        self._dismissed[peer] = None
+        if len(self._dismissed) > MAX_DISMISSED:
+            del self._dismissed[next(iter(self._dismissed))]
+
+    def is_dismissed(self, peer: PeerId) -> bool:
+        return peer in self._dismissed

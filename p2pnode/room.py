@@ -1,0 +1,364 @@
+"""A node's place in a room: signaling, admission, the roster, and a link to every member.
+
+Everything that does not depend on a run. May import: net, protocol, ui.events, node_config, errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+from typing import Protocol
+
+from yarl import URL
+
+from p2pnode.errors import PeerError, UsageError
+from p2pnode.net import events as wire
+from p2pnode.net.ice import IceMode, IcePolicy, IceServer
+from p2pnode.net.mesh import Mesh
+from p2pnode.net.signaling_client import Offline, Registered, SignalingClient
+from p2pnode.net.signaling_url import is_loopback
+from p2pnode.net.signals import Signal, decode_signal, encode_signal
+from p2pnode.node_config import NodeConfig
+from p2pnode.protocol import admit_effects
+from p2pnode.protocol.admit import Admission
+from p2pnode.protocol.code import Invite as Invitation
+from p2pnode.protocol.code import RoomKeys
+from p2pnode.protocol.identity import Identity, PeerId, short_id
+from p2pnode.protocol.lobby import (
+    Announce,
+    LobbyMessage,
+    RosterNews,
+    decode_lobby,
+    encode_lobby,
+)
+from p2pnode.protocol.roster import Roster
+from p2pnode.ui.console import Console
+from p2pnode.ui.events import Info, Invite, Joined, Knock, Left, Waiting, Warn
+from signaling.messages import IceServer as Recommended
+from signaling.messages import Relayed, View
+
+
+@dataclasses.dataclass(frozen=True)
+class Ticket:
+    """What it takes to enter a room."""
+
+    config: NodeConfig
+    identity: Identity
+    code: str
+    keys: RoomKeys
+    server: URL
+
+
+class Occupant(Protocol):
+    """Who lives in the room: told what happens there, on the event loop."""
+
+    def on_host(self) -> None:
+        """This node is the room's host, and the room is open."""
+
+    def on_link_up(self, peer: PeerId) -> None: ...
+    def on_link_down(self, peer: PeerId) -> None: ...
+    def on_heard(self, heard: wire.Heard) -> None: ...
+    def on_lobby(self, peer: PeerId, message: LobbyMessage) -> None: ...
+
+    def on_message(self, message: wire.Received) -> None:
+        """A message of the run."""
+
+    def on_roster(self, roster: Roster, removed: tuple[PeerId, ...]) -> None: ...
+
+    def on_refused(self, error: Exception) -> None:
+        """This node may not stay."""
+
+
+class Room:
+    """One membership. Enter with `async with`, then keep `run` running."""
+
+    def __init__(self, ticket: Ticket, console: Console, occupant: Occupant) -> None:
+        config = ticket.config
+        self.identity = ticket.identity
+        self.id = ticket.keys.room
+        self._config = config
+        self._code = ticket.code
+        self._console = console
+        self._occupant = occupant
+        self._admission = Admission(
+            ticket.identity,
+            room=ticket.keys.room,
+            secret=ticket.keys.secret,
+            name=config.name,
+            approve=config.approve,
+            random=secrets.token_bytes,
+        )
+        self._client = SignalingClient(
+            ticket.server, ticket.identity, ticket.keys.room, guest=config.guest
+        )
+        loopback = config.addresses == "loopback" or (
+            config.addresses == "auto" and is_loopback(ticket.server)
+        )
+        self._ice_mode = IceMode.LOOPBACK if loopback else IceMode.DEFAULT
+        self._own_ice = tuple(parse_ice_server(text) for text in config.ice_servers)
+        self._online = True
+        self._invited = False
+        self._waiting_shown = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked: PeerId | None = None
+        self.mesh: Mesh
+
+    async def __aenter__(self) -> Room:
+        """Register at the server. Raises P2PNodeError if that fails."""
+        await self._client.__aenter__()
+        self.mesh = Mesh(
+            self.identity.peer_id,
+            on_event=self._on_mesh,
+            send_signal=self._send_signal,
+            ice=self._ice_policy(()),
+            relay_key=self.identity.relay_private_key,
+        )
+        self.mesh.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.mesh.close()
+        await self._client.__aexit__(None, None, None)
+
+    async def run(self) -> None:
+        """Follow the server for as long as the node lives; raises what turns this node away."""
+        async for event in self._client:
+            now = asyncio.get_running_loop().time()
+            match event:
+                case Registered():
+                    self.mesh.set_ice(self._ice_policy(event.ice))
+                    if not self._online:
+                        self._online = True
+                        self._console.show(Info(text="The signaling server is back."))
+                case Offline():
+                    if self._online:
+                        self._online = False
+                        self._console.show(
+                            Warn(
+                                text=f"{event.reason} Training goes on; "
+                                "new machines can join when the server is back."
+                            )
+                        )
+                case View():
+                    self._admit(self._admission.on_view(event, now))
+                case Relayed():
+                    self._admit(self._admission.on_relayed(event.sender, event.sealed, now))
+
+    # What the occupant uses
+
+    @property
+    def roster(self) -> Roster | None:
+        """The newest roster; None until this node is a member."""
+        return self._admission.roster
+
+    @property
+    def is_host(self) -> bool:
+        return self._admission.is_host
+
+    @property
+    def asked(self) -> PeerId | None:
+        """The peer whose admission the prompt asks about."""
+        return self._asked
+
+    @property
+    def waiting(self) -> dict[PeerId, str]:
+        """Peers that wait for this host's decision, with their names."""
+        return self._admission.waiting
+
+    def name(self, peer: PeerId) -> str:
+        """A member's name, cleaned for display."""
+        member = self.roster.member(peer) if self.roster is not None else None
+        return member.name if member is not None else short_id(peer)
+
+    def members(self) -> list[tuple[PeerId, str, str]]:
+        """Id, name and state of every member, in join order."""
+        links = self.mesh.links()
+        out = []
+        for member in self.roster.members if self.roster is not None else ():
+            if member.id == self.identity.peer_id:
+                state = "this machine"
+            elif member.id in links:
+                stats = self.mesh.stats(member.id)
+                rtt = f", {stats.rtt * 1000:.0f} ms" if stats and stats.rtt is not None else ""
+                state = f"connected{rtt}"
+            else:
+                state = "not connected"
+            out.append((member.id, member.name, state))
+        return out
+
+    def tell(self, peer: PeerId, message: LobbyMessage) -> None:
+        """Send a lobby message to a linked member."""
+        bulky = isinstance(message, Announce)
+        self.mesh.send(
+            peer,
+            [encode_lobby(message)],
+            wire.Priority.STATE if bulky else wire.Priority.CONTROL,
+            run=wire.NO_RUN,
+        )
+
+    def tell_all(self, message: LobbyMessage) -> None:
+        """Send a lobby message to every linked member."""
+        for peer in self.mesh.links():
+            self.tell(peer, message)
+
+    def decide(self, peer: PeerId, verdict: str) -> None:
+        """Host: `yes`, `no` or `later` for a waiting peer. Raises UsageError."""
+        actions = {
+            "yes": self._admission.approve,
+            "no": self._admission.refuse,
+            "later": self._admission.later,
+        }
+        self._admit(actions[verdict](peer))
+
+    def kick(self, peer: PeerId) -> None:
+        """Host: remove a member. Raises UsageError."""
+        self._admit(self._admission.kick(peer))
+
+    # Admission
+
+    def _admit(self, todo: list[admit_effects.Effect]) -> None:
+        for effect in todo:
+            match effect:
+                case admit_effects.Send():
+                    self._client.send_envelope(effect.to, effect.sealed)
+                case admit_effects.Publish():
+                    self._client.publish_roster(effect.signed)
+                case admit_effects.DismissPeer():
+                    self._client.dismiss(effect.peer)
+                case admit_effects.Knocked():
+                    self._console.show(Knock(peer=short_id(effect.peer), name=effect.name))
+                case admit_effects.KnockGone():
+                    pass  # the prompt is brought up to date below
+                case admit_effects.RosterChanged():
+                    self._on_roster(effect.roster, effect.removed)
+                case admit_effects.Standing():
+                    self._on_standing(effect)
+                case admit_effects.Signal():
+                    self._on_signal(effect)
+                case admit_effects.Refused():
+                    self._occupant.on_refused(effect.error)
+                case admit_effects.Note():
+                    self._console.show(Info(text=effect.text))
+        self._ask_next()
+        self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at = self._admission.next_deadline()
+        loop = asyncio.get_running_loop()
+        self._timer = (
+            None
+            if at is None
+            else loop.call_at(at, lambda: self._admit(self._admission.on_tick(loop.time())))
+        )
+
+    def _ask_next(self) -> None:
+        """Put the oldest pending request into the prompt."""
+        waiting = self._admission.waiting
+        peer = next(iter(waiting), None)
+        if peer != self._asked:
+            self._asked = peer
+            self._console.ask(
+                None if peer is None else f"Let {waiting[peer]} ({short_id(peer)}) in?"
+            )
+
+    def _on_standing(self, standing: admit_effects.Standing) -> None:
+        if standing.role == "waiting" and not self._waiting_shown:
+            self._waiting_shown = True
+            self._console.show(Waiting(host=short_id(standing.host) if standing.host else ""))
+        if standing.role == "host" and self.is_host and not self._invited:
+            self._invited = True
+            url = self._config.signal
+            self._console.show(
+                Invite(
+                    server=url,
+                    code=self._code,
+                    command=f"python -m p2pnode join --guest --room {Invitation(self._code, url)}",
+                )
+            )
+            self._occupant.on_host()
+
+    def _on_roster(self, roster: Roster, removed: tuple[PeerId, ...]) -> None:
+        self._client.set_roster(roster.signed)
+        self.mesh.set_members({member.id: member.relay_key for member in roster.members})
+        self.tell_all(RosterNews(roster.encode()))
+        self._occupant.on_roster(roster, removed)
+
+    # The mesh
+
+    def _on_signal(self, effect: admit_effects.Signal) -> None:
+        try:
+            self.mesh.signal(effect.peer, decode_signal(effect.body))
+        except PeerError as error:
+            self._console.show(Info(text=f"{self.name(effect.peer)} {error}"))
+
+    def _send_signal(self, peer: PeerId, signal: Signal) -> None:
+        self._admit(self._admission.signal(peer, "signal", encode_signal(signal)))
+
+    def _ice_policy(self, recommended: tuple[Recommended, ...]) -> IcePolicy:
+        """The owner's ICE servers, or else the ones the signaling server recommends."""
+        theirs = tuple(
+            IceServer(url, server.username or None, server.credential or None)
+            for server in recommended
+            for url in server.urls
+        )
+        try:
+            return IcePolicy(mode=self._ice_mode, servers=self._own_ice or theirs)
+        except UsageError as error:
+            if self._own_ice:
+                raise
+            self._console.show(Warn(text=f"The server recommends an ICE server of no use: {error}"))
+            return IcePolicy(mode=self._ice_mode)
+
+    def _on_mesh(self, event: wire.MeshEvent) -> None:
+        match event:
+            case wire.Heard():
+                self._occupant.on_heard(event)
+            case wire.Received(run=wire.NO_RUN):
+                self._on_lobby(event)
+            case wire.Received():
+                self._occupant.on_message(event)
+            case wire.LinkUp(peer=peer):
+                connected = len(self.mesh.links()) + 1
+                self._console.show(
+                    Joined(peer=short_id(peer), name=self.name(peer), connected=connected)
+                )
+                if self.roster is not None:
+                    self.tell(peer, RosterNews(self.roster.encode()))
+                self._occupant.on_link_up(peer)
+            case wire.LinkDown(peer=peer):
+                connected = len(self.mesh.links()) + 1
+                self._console.show(
+                    Left(
+                        peer=short_id(peer),
+                        name=self.name(peer),
+                        reason=event.reason,
+                        connected=connected,
+                    )
+                )
+                self._occupant.on_link_down(peer)
+
+    def _on_lobby(self, event: wire.Received) -> None:
+        try:
+            message = decode_lobby(event.message)
+        except PeerError as error:
+            self.mesh.drop(event.peer, str(error))
+            return
+        if isinstance(message, RosterNews):
+            self._admit(self._admission.on_roster(message.roster))
+        else:
+            self._occupant.on_lobby(event.peer, message)
+
+
+def parse_ice_server(text: str) -> IceServer:
+    """`stun:HOST:PORT` or `turn:USER:PASSWORD@HOST:PORT`."""
+    scheme, _, rest = text.partition(":")
+    credentials, at, place = rest.rpartition("@")
+    if not at:
+        return IceServer(text)
+    user, _, password = credentials.partition(":")
+    return IceServer(f"{scheme}:{place}", user, password)

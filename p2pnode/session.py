@@ -1,0 +1,272 @@
+"""One run at one node: carries the step core's effects to the computing thread and to the mesh,
+and their results back.
+
+May import: jobs, worker, net, protocol, ui.events, errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from p2pnode.config import RunConfig
+from p2pnode.errors import (
+    ArithmeticUnsoundError,
+    CheckpointError,
+    DivergenceError,
+    P2PNodeError,
+    RefusedError,
+)
+from p2pnode.jobs import CommitResult, Jobs, PartialSet
+from p2pnode.net import events as wire
+from p2pnode.net.mesh import Mesh
+from p2pnode.protocol import effects, events
+from p2pnode.protocol.core import StepCore
+from p2pnode.protocol.messages import encode
+from p2pnode.protocol.setup import Setup
+from p2pnode.ui.events import Checkpoint, Computing, Event, HeldOut, Info, Step, Warn
+from p2pnode.worker import Urgency, Worker
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOSS_UNIT = float(1 << 24)
+"""Losses are integers in units of 2^-24 nats."""
+
+_FAULTS: dict[effects.Fault, type[P2PNodeError]] = {
+    effects.Fault.DIVERGENCE: DivergenceError,
+    effects.Fault.UNSOUND: ArithmeticUnsoundError,
+    effects.Fault.REMOVED: RefusedError,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended here. `loss`: nats per token of the last step this node saw applied."""
+
+    step: int
+    state_hash: bytes
+    ending: effects.Ending
+    detail: str
+    loss: float | None
+    checkpoint: Path
+
+
+class Session:
+    """Runs one StepCore. All methods are called on the event loop."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        config: RunConfig,
+        jobs: Jobs,
+        *,
+        worker: Worker,
+        mesh: Mesh,
+        show: Callable[[Event], None],
+    ) -> None:
+        self._me = setup.me
+        self.run_id = config.run_id()
+        self._config = config
+        self._jobs = jobs
+        self._worker = worker
+        self._mesh = mesh
+        self._show = show
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sets: deque[PartialSet] = deque()
+        self._computing: asyncio.Task[None] | None = None
+        self._announced = setup.applied
+        self._committed_at: float | None = None
+        self._loss: float | None = None
+        self._finishing: asyncio.Future[Outcome] = self._loop.create_future()
+        self._released: asyncio.Future[None] = self._loop.create_future()
+        self.core = StepCore(setup)
+
+    def handle(self, event: events.Event) -> None:
+        """Give the core one event and carry out what it asks for."""
+        if self._released.done():
+            return
+        log.debug("event %s", event)
+        for effect in self.core.handle(event, self._loop.time()):
+            log.debug("effect %s", effect)
+            self._carry_out(effect)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self.core.next_deadline(), self.handle, events.Tick())
+
+    async def finished(self) -> Outcome:
+        """Wait for the final state to be committed and saved here (others may still need us)."""
+        return await asyncio.shield(self._finishing)
+
+    async def released(self) -> None:
+        """Wait until nobody needs this node any more."""
+        await asyncio.shield(self._released)
+
+    async def save(self) -> Path:
+        """Write the committed state now. Raises CheckpointError."""
+        return await self._worker.submit(Urgency.EXCHANGE, self._jobs.save)
+
+    def close(self) -> None:
+        """Stop timers and computing; nothing is reported any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sets.clear()
+        for task in self._tasks:
+            task.cancel()
+        for future in (self._released, self._finishing):
+            if not future.done():
+                future.cancel()
+            elif not future.cancelled():
+                future.exception()  # retrieved, so that nothing is logged about it
+
+    # Effects
+
+    def _carry_out(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Send():
+                self._mesh.send(
+                    effect.peer,
+                    encode(effect.message, effect.payload),
+                    wire.Priority(effect.priority),
+                    key=effect.key,
+                    via=effect.via,
+                )
+            case effects.Compute():
+                self._sets.append(PartialSet(effect))
+                if self._computing is None:
+                    self._computing = self._spawn(self._compute())
+            case effects.CancelCompute():
+                self._sets = deque(
+                    partial
+                    for partial in self._sets
+                    if (partial.effect.step, partial.effect.slots) != (effect.step, effect.slots)
+                )
+            case effects.Reduce():
+                self._run(self._jobs.reduce, effect)
+            case effects.Apply():
+                self._run(self._jobs.apply, effect)
+            case effects.Verify():
+                self._run(self._jobs.verify, effect)
+            case effects.Freeze():
+                self._run(self._jobs.freeze, effect)
+            case effects.Load():
+                self._run(self._jobs.load, effect)
+            case effects.Commit():
+                self._spawn(self._commit(effect, self._loop.time()))
+            case effects.Report():
+                self._report(effect)
+            case effects.DropPeer():
+                self._mesh.drop(effect.peer, effect.reason)
+            case effects.Finished():
+                self._spawn(self._finish(effect))
+            case effects.Released():
+                self._spawn(self._release())
+            case effects.Failed():
+                self._fail(_FAULTS[effect.fault](effect.text))
+
+    def _run(self, job: Callable[[T], events.Event], effect: T) -> None:
+        """Queue a job now, so that jobs run in the order of their effects; report its event."""
+        future = self._worker.submit(Urgency.EXCHANGE, job, effect)
+
+        async def wait() -> None:
+            self.handle(await future)
+
+        self._spawn(wait())
+
+    async def _compute(self) -> None:
+        while self._sets:
+            partial = self._sets[0]
+            step = partial.effect.step
+            if step > self._announced:
+                self._announced = step
+                self._show(Computing(step=step, slots=len(partial.effect.slots)))
+            done = len(partial.evidence)
+            event = await self._worker.submit(
+                Urgency.COMPUTE, self._jobs.compute_next_slot, partial
+            )
+            over = event is not None or len(partial.evidence) == done
+            if over and self._sets and self._sets[0] is partial:
+                self._sets.popleft()
+            if event is not None:
+                self.handle(event)
+        self._computing = None
+
+    async def _commit(self, effect: effects.Commit, now: float) -> None:
+        info = self._jobs.info(effect.step)
+        result: CommitResult = await self._worker.submit(
+            Urgency.EXCHANGE, self._jobs.commit, effect
+        )
+        summary = effect.summary
+        if summary is not None and info is not None:
+            loss = summary.loss / summary.tokens / LOSS_UNIT
+            since = now - self._committed_at if self._committed_at is not None else 0.0
+            plan = self.core.plan
+            self._loss = loss
+            self._show(
+                Step(
+                    step=effect.step,
+                    steps=self._config.steps,
+                    loss=loss,
+                    grad_norm=info.grad_norm,
+                    lr=info.lr,
+                    tokens_per_s=summary.tokens / since if since > 0 else 0.0,
+                    slots_here=dict(effect.credits).get(self._me, 0),
+                    nodes=len(plan.roster) if plan is not None else 1,
+                )
+            )
+        self._committed_at = now
+        if result.held_out is not None:
+            self._show(HeldOut(step=effect.step, loss=result.held_out.nats_per_token))
+        if result.checkpoint is not None:
+            self._show(Checkpoint(step=effect.step, path=str(result.checkpoint)))
+        if result.problem is not None:
+            self._show(Warn(text=f"{result.problem} Training goes on; the next save tries again."))
+
+    def _report(self, report: effects.Report) -> None:
+        quiet = (effects.Kind.LEADER, effects.Kind.ROSTER, effects.Kind.CATCH_UP, effects.Kind.STOP)
+        text = report.text
+        self._show(Info(text=text) if report.kind in quiet else Warn(text=text))
+
+    async def _finish(self, effect: effects.Finished) -> None:
+        try:
+            path = await self.save()
+        except CheckpointError as error:
+            self._fail(error)
+            return
+        if not self._finishing.done():
+            self._finishing.set_result(
+                Outcome(
+                    effect.step, effect.state_hash, effect.ending, effect.detail, self._loss, path
+                )
+            )
+
+    async def _release(self) -> None:
+        await self.finished()
+        if not self._released.done():
+            self._released.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        for future in (self._finishing, self._released):
+            if not future.done():
+                future.set_exception(error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+        return task
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        """A job that raised ends the run: the error is ours or the machine's, never a peer's."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("a job failed", exc_info=error)
+            self._fail(error)

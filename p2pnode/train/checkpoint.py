@@ -1,0 +1,145 @@
+"""Checkpoints on disk: written atomically, checked when read, the oldest removed.
+
+May import: codec, state, errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from p2pnode.errors import CheckpointError
+from p2pnode.train import codec
+from p2pnode.train.state import State
+
+_NAME = re.compile(r"run-(?P<run>[0-9a-f]{8})-step-(?P<step>[0-9]{8})\.safetensors")
+_UNFINISHED = ".tmp"
+
+
+def file_name(run: bytes, step: int) -> str:
+    """The name of a run's checkpoint; zero-padded, so that names sort as steps do."""
+    return f"run-{run.hex()[:8]}-step-{step:08d}.safetensors"
+
+
+def load(path: str | os.PathLike[str]) -> State:
+    """Read and check one checkpoint. Raises CheckpointError; memory is bounded by the file."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            prefix = file.read(codec.PREFIX)
+            header = codec.header_size(prefix)
+            head = prefix + file.read(header - codec.PREFIX)
+            expected = codec.total_size(codec.parse_header(head), header)
+            if size != expected:
+                raise CheckpointError(
+                    f"The checkpoint has {size} bytes instead of {expected}: "
+                    "it was cut off or added to."
+                )
+            data = head + file.read(expected - header)
+        return codec.decode(data)
+    except OSError as error:
+        raise CheckpointError(f"Cannot read {os.fspath(path)}: {error.strerror}") from None
+    except CheckpointError as error:
+        raise CheckpointError(f"{os.fspath(path)}: {error}") from None
+
+
+class CheckpointFolder:
+    """The checkpoints of one node; one process at a time writes into a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 3) -> None:
+        """Make the folder if need be and remove what a killed writer left. CheckpointError."""
+        if keep < 1:
+            raise ValueError("at least one checkpoint is kept")
+        self.folder = Path(folder)
+        self._keep = keep
+        self._good: set[str] = set()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for path in self.folder.glob(f"*{_UNFINISHED}"):
+                if _NAME.fullmatch(path.name.removesuffix(_UNFINISHED)):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._cannot_write(error) from None
+
+    def newest(self, run: bytes | None = None) -> tuple[Path, State] | None:
+        """The valid checkpoint with the most steps (of one run, if its id is given), or None.
+
+        Damaged files are passed over and left where they are.
+        """
+        for name in self._names(run):
+            try:
+                state = load(self.folder / name)
+            except CheckpointError:
+                continue
+            self._good.add(name)
+            return self.folder / name, state
+        return None
+
+    def save(self, run: bytes, step: int, data: bytes) -> Path:
+        """Write the bytes of a committed state so that a crash leaves the old file or the new.
+
+        Then remove this run's checkpoints beyond the newest `keep` good ones. Raises
+        CheckpointError (disk full, no permission); nothing unfinished is left behind.
+        """
+        name = file_name(run, step)
+        path = self.folder / name
+        unfinished = self.folder / (name + _UNFINISHED)
+        try:
+            with open(unfinished, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+            self._sync_folder()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise self._cannot_write(error) from None
+        self._good.add(name)
+        self._rotate(run, name)
+        return path
+
+    def _rotate(self, run: bytes, written: str) -> None:
+        good = 0
+        for name in self._names(run):
+            if good >= self._keep and name != written:
+                with contextlib.suppress(OSError):
+                    (self.folder / name).unlink()
+                self._good.discard(name)
+            elif self._is_good(name):
+                good += 1
+
+    def _is_good(self, name: str) -> bool:
+        """Damaged files must not count among those that are kept."""
+        if name not in self._good:
+            try:
+                load(self.folder / name)
+            except CheckpointError:
+                return False
+            self._good.add(name)
+        return True
+
+    def _names(self, run: bytes | None) -> list[str]:
+        """Checkpoint names in the folder, most steps first; of equal steps, any fixed order."""
+        try:
+            matches = [_NAME.fullmatch(name) for name in os.listdir(self.folder)]
+        except OSError as error:
+            raise CheckpointError(f"Cannot read {self.folder}: {error.strerror}") from None
+        wanted = None if run is None else run.hex()[:8]
+        found = [m for m in matches if m and wanted in (None, m["run"])]
+        return [m[0] for m in sorted(found, key=lambda m: (m["step"], m["run"]), reverse=True)]
+
+    def _sync_folder(self) -> None:
+        """Make the rename itself durable; Windows has no such call and needs none."""
+        if os.name == "nt":
+            return
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _cannot_write(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"Cannot write checkpoints to {self.folder}: {error.strerror}")

@@ -1,0 +1,157 @@
+"""Where events go and commands come from: a terminal with a prompt, plain lines, or JSON lines.
+
+May import: ui.events, protocol.text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Protocol, TextIO
+
+from p2pnode.ui.events import Event, Step, sentence, to_json
+
+
+class Console(Protocol):
+    """Shows events; may deliver typed lines."""
+
+    def show(self, event: Event) -> None:
+        """Show one event now. Called from the event loop; must not block."""
+
+    def ask(self, question: str | None) -> None:
+        """Make `question` the prompt (None: the ordinary one). What was half typed is discarded,
+        so that an answer can never go to a question its writer has not read."""
+
+    async def run(self, on_line: Callable[[str], None]) -> None:
+        """Deliver typed lines until cancelled; returns at once where nothing can be typed."""
+
+
+class JsonConsole:
+    """Every event as one line of JSON, for programs."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+
+    def show(self, event: Event) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the reader went away; training goes on
+            print(to_json(event), file=self._out, flush=True)
+
+    def ask(self, question: str | None) -> None:
+        """Nothing can be asked here."""
+
+    async def run(self, on_line: Callable[[str], None]) -> None:
+        """Nothing can be typed here."""
+
+
+class PlainConsole:
+    """Sentences, one a line, for pipes and log files; steps at most once a second."""
+
+    def __init__(self, clock: Callable[[], float], out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._steps = StepThrottle(clock)
+
+    def show(self, event: Event) -> None:
+        if self._steps.hides(event):
+            return
+        text = sentence(event)
+        if text is not None:
+            with contextlib.suppress(BrokenPipeError):
+                print(text, file=self._out, flush=True)
+
+    def ask(self, question: str | None) -> None:
+        if question is not None:
+            print(question + " (no terminal here: use --approve all, or run me in one)")
+
+    async def run(self, on_line: Callable[[str], None]) -> None:
+        """Nothing can be typed here."""
+
+
+class StepThrottle:
+    """Lets a step line through once a second, and the first and last always."""
+
+    def __init__(self, clock: Callable[[], float], interval: float = 1.0) -> None:
+        self._clock = clock
+        self._interval = interval
+        self._last = float("-inf")
+
+    def hides(self, event: Event) -> bool:
+        if not isinstance(event, Step):
+            return False
+        now = self._clock()
+        if now - self._last < self._interval and event.step != event.steps:
+            return True
+        self._last = now
+        return False
+
+
+class PromptConsole:
+    """A prompt at the bottom of a terminal; events scroll above it.
+
+    prompt_toolkit owns the terminal: it reads keys on the event loop without blocking it, and
+    `patch_stdout` keeps everything that is printed above the prompt.
+    """
+
+    PROMPT = "p2pnode> "
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        from prompt_toolkit import PromptSession
+
+        self._session: PromptSession[str] = PromptSession(bottom_toolbar=self._toolbar)
+        self._steps = StepThrottle(clock)
+        self._question: str | None = None
+        self._status = ""
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Step):
+            self._status = (
+                f"step {event.step}/{event.steps}  loss {event.loss:.4f}  "
+                f"{event.tokens_per_s:,.0f} tokens/s  {event.nodes} nodes"
+            )
+            if self._session.app.is_running:
+                self._session.app.invalidate()
+        if self._steps.hides(event):
+            return
+        text = sentence(event)
+        if text is not None:
+            print(text, flush=True)
+
+    def ask(self, question: str | None) -> None:
+        if question == self._question:
+            return
+        self._question = question
+        if self._session.app.is_running:
+            self._session.default_buffer.reset()
+            self._session.app.invalidate()
+
+    async def run(self, on_line: Callable[[str], None]) -> None:
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        with patch_stdout(raw=True):
+            while True:
+                try:
+                    line = await self._session.prompt_async(self._message, handle_sigint=False)
+                except EOFError:
+                    on_line("quit")
+                    return
+                except KeyboardInterrupt:
+                    on_line("quit")
+                    return
+                on_line(line)
+                await asyncio.sleep(0)
+
+    def _message(self) -> str:
+        return f"{self._question} [y]es [n]o [l]ater: " if self._question else self.PROMPT
+
+    def _toolbar(self) -> str:
+        return self._status or "help: commands    quit: leave and save"
+
+
+def open_console(json_events: bool, clock: Callable[[], float]) -> Console:
+    """The console that fits where we run: JSON if asked for, a prompt on a terminal, else lines."""
+    if json_events:
+        return JsonConsole()
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        return PromptConsole(clock)
+    return PlainConsole(clock)

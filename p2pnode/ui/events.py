@@ -1,0 +1,205 @@
+"""What a node tells its owner. One event is one line on the terminal or one JSON object.
+
+May import: nothing of ours.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower, kw_only=True):
+    """Base: the JSON form has the class name in lower case under `event`."""
+
+
+class Info(Event, frozen=True):
+    """Something worth knowing; nothing to do."""
+
+    text: str
+
+
+class Warn(Event, frozen=True):
+    """Something the owner may want to act on."""
+
+    text: str
+
+
+class Invite(Event, frozen=True):
+    """The room is open: how others join it."""
+
+    server: str
+    code: str
+    command: str
+
+
+class Waiting(Event, frozen=True):
+    """This node waits for the host's answer."""
+
+    host: str
+
+
+class Knock(Event, frozen=True):
+    """A machine asks to join; only the host sees it."""
+
+    peer: str
+    name: str
+
+
+class Joined(Event, frozen=True):
+    """A peer is connected."""
+
+    peer: str
+    name: str
+    connected: int
+
+
+class Left(Event, frozen=True):
+    """A peer is no longer connected."""
+
+    peer: str
+    name: str
+    reason: str
+    connected: int
+
+
+class RunStarted(Event, frozen=True):
+    """The run's configuration is known and this node is ready for it."""
+
+    run: str
+    parameters: int
+    steps: int
+    slots: int
+    tokens_per_step: int
+    first_step: int
+    backend: str
+
+
+class Computing(Event, frozen=True):
+    """This node begins to compute slots of a step."""
+
+    step: int
+    slots: int
+
+
+class Step(Event, frozen=True):
+    """A step is applied. `loss` in nats per token over all slots of all nodes."""
+
+    step: int
+    steps: int
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens_per_s: float
+    slots_here: int
+    nodes: int
+
+
+class HeldOut(Event, frozen=True):
+    """Held-out loss in nats per token on the run's fixed slots."""
+
+    step: int
+    loss: float
+
+
+class Checkpoint(Event, frozen=True):
+    """A checkpoint file is complete on disk."""
+
+    step: int
+    path: str
+
+
+class Finished(Event, frozen=True):
+    """The run ended here. `hash` is the SHA-256 of the whole state, the same at every node."""
+
+    step: int
+    hash: str
+    loss: float | None
+    """Of the last step this node saw applied; None if it only took the final state over."""
+    checkpoint: str
+    worst_loop_stall_ms: float
+    loop_stalls: int
+    """Stalls of the event loop over 100 ms."""
+    peak_rss_mb: float
+
+
+AnyEvent = (
+    Info
+    | Warn
+    | Invite
+    | Waiting
+    | Knock
+    | Joined
+    | Left
+    | RunStarted
+    | Computing
+    | Step
+    | HeldOut
+    | Checkpoint
+    | Finished
+)
+
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+def to_json(event: Event) -> str:
+    """One line of JSON without its newline."""
+    return msgspec.json.encode(event).decode()
+
+
+def from_json(line: str | bytes) -> AnyEvent:
+    """Inverse of `to_json`; raises msgspec.MsgspecError for anything else."""
+    return _decoder.decode(line)
+
+
+def sentence(event: Event) -> str | None:
+    """The line a person reads, or None for events that are only for programs."""
+    match event:
+        case Info(text=text):
+            return text
+        case Warn(text=text):
+            return f"warning: {text}"
+        case Invite():
+            return (
+                f"Room code: {event.code}\n"
+                f"On the other machines run:\n    {event.command}\n"
+                "You are the host: machines wait until you approve them here."
+            )
+        case Waiting():
+            return "Waiting for the host to approve this machine."
+        case Knock():
+            return f"{event.name} ({event.peer}) asks to join."
+        case Joined():
+            return f"{event.name} ({event.peer}) is connected; {event.connected} with you."
+        case Left():
+            return (
+                f"{event.name} ({event.peer}) left: {event.reason}; "
+                f"{event.connected} still connected."
+            )
+        case RunStarted():
+            start = f", from step {event.first_step}" if event.first_step else ""
+            return (
+                f"Run {event.run}: {event.parameters:,} parameters, {event.steps} steps of "
+                f"{event.slots} slots{start}; {event.backend} kernels."
+            )
+        case Step():
+            return (
+                f"step {event.step}/{event.steps}  loss {event.loss:.4f}  "
+                f"norm {event.grad_norm:.3f}  {event.tokens_per_s:,.0f} tokens/s  "
+                f"{event.nodes} node{'s' if event.nodes != 1 else ''}, "
+                f"{event.slots_here} slots here"
+            )
+        case HeldOut():
+            return f"step {event.step}  held-out loss {event.loss:.4f}"
+        case Checkpoint():
+            return f"Saved step {event.step} to {event.path}"
+        case Finished():
+            return (
+                f"Finished at step {event.step}"
+                + (f": loss {event.loss:.4f}\n" if event.loss is not None else "\n")
+                + f"hash {event.hash}\n"
+                f"checkpoint {event.checkpoint}\n"
+                f"event loop: worst stall {event.worst_loop_stall_ms:.0f} ms, "
+                f"{event.loop_stalls} over 100 ms; peak memory {event.peak_rss_mb:.0f} MB"
+            )
+        case _:
+            return None

@@ -1,0 +1,224 @@
+"""The signaling server: sockets around the decisions of `rooms`.
+
+May import: limits, messages, outgoing, page, rooms, stun.
+
+    async with SignalingServer("127.0.0.1", 0) as server:
+        print(server.url)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import socket
+from types import TracebackType
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from signaling.limits import LIMITS, Limits
+from signaling.messages import PROTOCOL, IceServer, Relayed, encode
+from signaling.outgoing import Outgoing
+from signaling.page import add_pages
+from signaling.rooms import Effect, Rooms, Send
+from signaling.stun import StunResponder
+
+HEARTBEAT = 20.0
+"""Seconds between WebSocket pings; an unanswered one ends the connection half as long after."""
+GOODBYE = 1.0
+"""Seconds that each stage of a shutdown may take: closing WebSockets, then everything else."""
+_TICK = 1.0
+
+
+class BindError(Exception):
+    """The address cannot be listened on; the text is a sentence for the user."""
+
+
+class SignalingServer:
+    """A running server: WebSocket, page and STUN on one port. An async context manager."""
+
+    def __init__(
+        self,
+        host: str = "0.0.0.0",
+        port: int = 8765,
+        *,
+        limits: Limits = LIMITS,
+        ice: tuple[IceServer, ...] = (),
+    ) -> None:
+        """`port` 0 takes any free one. `ice`: further STUN and TURN servers to recommend."""
+        self.host = host
+        self.port = port
+        self._limits = limits
+        self._ice = ice
+        self._numbers = itertools.count()
+        self._outgoing: dict[int, Outgoing] = {}
+        self._sockets: dict[int, web.WebSocketResponse] = {}
+        self._in_use: set[object] = set()
+        self._idle_since: dict[web.RequestHandler, float] = {}
+
+    @property
+    def url(self) -> str:
+        """Address for a node on this machine (loopback if the server listens everywhere)."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    async def __aenter__(self) -> SignalingServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen. Raises BindError if the address is taken or not this machine's."""
+        self._loop = asyncio.get_running_loop()
+        tcp, udp = await self._bind()
+        self.port = tcp.getsockname()[1]
+        self._stun, _ = await self._loop.create_datagram_endpoint(
+            lambda: StunResponder(self._limits), sock=udp
+        )
+        self._rooms = Rooms(
+            self._loop.time(), limits=self._limits, ice=self._ice, stun_port=self.port
+        )
+        app = web.Application(client_max_size=1024)
+        add_pages(app)
+        app.router.add_get("/healthz", _health)
+        app.router.add_get("/ws", self._serve_socket)
+        # No access log: it would hold addresses.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=GOODBYE)
+        await self._runner.setup()
+        self._site = web.SockSite(self._runner, tcp)
+        await self._site.start()
+        self._ticker = asyncio.create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Close everything within about two seconds; nodes are told that the server goes away."""
+        self._ticker.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._ticker
+        await self._site.stop()
+        self._stun.close()
+        # aiohttp's own clean-up would wait for the WebSocket handlers until its time-out.
+        goodbyes = [
+            asyncio.create_task(ws.close(code=WSCloseCode.GOING_AWAY))
+            for ws in self._sockets.values()
+        ]
+        if goodbyes:
+            await asyncio.wait(goodbyes, timeout=GOODBYE)
+            for goodbye in goodbyes:
+                goodbye.cancel()
+        await self._runner.cleanup()
+
+    async def _bind(self) -> tuple[socket.socket, socket.socket]:
+        """A TCP and a UDP socket on the same port."""
+        try:
+            found = await self._loop.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        except (socket.gaierror, OverflowError, UnicodeError):
+            raise BindError(
+                f"{self.host!r} is no address of this machine; 0.0.0.0 listens on all of them."
+            ) from None
+        family, _, _, _, address = found[0]
+        attempts = 10 if self.port == 0 else 1
+        for attempt in range(attempts):
+            try:
+                tcp = socket.create_server(address, family=family, backlog=128)
+            except OSError as error:
+                raise BindError(self._bind_text("TCP", error)) from None
+            udp = socket.socket(family, socket.SOCK_DGRAM)
+            try:
+                udp.bind(tcp.getsockname())
+            except OSError as error:
+                tcp.close()
+                udp.close()
+                if attempt == attempts - 1:
+                    raise BindError(self._bind_text("UDP", error)) from None
+            else:
+                udp.setblocking(False)
+                return tcp, udp
+        raise AssertionError("unreachable")
+
+    def _bind_text(self, kind: str, error: OSError) -> str:
+        return (
+            f"Cannot listen on {self.host} port {self.port} ({kind}: {error.strerror}). Another "
+            "program may use the port; choose another one with --port, or 0 for any."
+        )
+
+    async def _serve_socket(self, request: web.Request) -> web.WebSocketResponse:
+        if "Origin" in request.headers:
+            # Only browsers send it: no page that somebody visits shall use up places here.
+            raise web.HTTPForbidden(text="This address is for nodes, not for browsers.")
+        ws = web.WebSocketResponse(
+            heartbeat=HEARTBEAT,
+            max_msg_size=self._limits.message_bytes,
+            compress=False,
+            timeout=GOODBYE,
+        )
+        await ws.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return ws
+        number = next(self._numbers)
+        outgoing = Outgoing(ws, transport, self._limits)
+        self._in_use.add(request.protocol)
+        self._sockets[number] = ws
+        self._outgoing[number] = outgoing
+        sender = asyncio.create_task(outgoing.run())
+        address = request.remote or ""
+        try:
+            self._carry_out(
+                self._rooms.on_connect(number, address, secrets.token_bytes(32), self._loop.time())
+            )
+            async for frame in ws:
+                if frame.type is not WSMsgType.BINARY:
+                    break
+                self._carry_out(self._rooms.on_frame(number, frame.data, self._loop.time()))
+        finally:
+            del self._outgoing[number]
+            self._carry_out(self._rooms.on_disconnect(number, self._loop.time()))
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sender
+            del self._sockets[number]
+            self._in_use.discard(request.protocol)
+        return ws
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            outgoing = self._outgoing.get(effect.connection)
+            if outgoing is None:
+                continue  # it has just gone
+            if isinstance(effect, Send):
+                message = effect.message
+                outgoing.put(encode(message), may_drop=isinstance(message, Relayed))
+            else:
+                outgoing.close()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            now = self._loop.time()
+            self._carry_out(self._rooms.on_tick(now))
+            self._end_unused(now)
+
+    def _end_unused(self, now: float) -> None:
+        """Close TCP connections that do not become WebSockets; aiohttp lets them stay for ever."""
+        server = self._runner.server
+        handlers = [] if server is None else server.connections
+        unused = [handler for handler in handlers if handler not in self._in_use]
+        self._idle_since = {handler: self._idle_since.get(handler, now) for handler in unused}
+        surplus = len(unused) - self._limits.unused_connections
+        for index, (handler, since) in enumerate(self._idle_since.items()):
+            if index < surplus or now >= since + self._limits.unused_seconds:
+                handler.force_close()
+
+
+async def _health(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok", "protocol": PROTOCOL})

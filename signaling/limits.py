@@ -1,0 +1,70 @@
+"""Every number that bounds what strangers can make the server do, with its reason.
+
+May import: messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from signaling.messages import MAX_MEMBERS, MAX_WAITING, MESSAGE_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Sizes in bytes, times in seconds, rates per second with the burst they may save up."""
+
+    connections: int = 4096
+    """Open WebSockets; each costs about 50 KiB, and a default process may open 1,024 to 65,536
+    files, so beyond what the system allows accepting fails sooner, harmlessly."""
+    connections_per_address: int = 256
+    """A class room or a proxy in front shares one address; one machine cannot take all places."""
+    rooms: int = 1024
+    """Rooms remembered, also those whose members are away for the moment."""
+    members: int = MAX_MEMBERS
+    """Members of a room: a full mesh beyond it has no use on home lines."""
+    waiting: int = MAX_WAITING
+    """Peers waiting in one room: more than a host would want to read through."""
+    dismissed: int = 256
+    """Peers a room's host has turned away and the server remembers; the oldest are forgotten,
+    and the host's node, which remembers more, turns them away again."""
+    message_bytes: int = MESSAGE_BYTES
+    register_seconds: float = 10.0
+    """Time to prove a key after connecting; idle strangers do not keep a place."""
+    messages_rate: float = 50.0
+    messages_burst: float = 400.0
+    """Enough for offers to 63 peers at once, with the exchanges that precede them."""
+    bytes_rate: float = 128 * 1024.0
+    bytes_burst: float = 2 * 1024 * 1024.0
+    """The same in bytes, an SDP or roster being up to 16 KiB; no use as a file carrier."""
+    waiting_cost: float = 10.0
+    """How many times dearer the messages of those who wait are: a knock needs three small ones,
+    and the host must not be drowned by strangers."""
+    outgoing_bytes: int = 2 * 1024 * 1024
+    outgoing_messages: int = 1024
+    """Unsent to one connection; a reader slower than that is cut off and may come back. From half
+    of it on, relayed envelopes are dropped, so that a room cannot have one member cut off."""
+    unused_connections: int = 512
+    """TCP connections without a WebSocket (page visitors, port scanners); the oldest go first."""
+    unused_seconds: float = 15.0
+    """How long such a connection may stay."""
+    joins_rate: float = 2.0
+    joins_burst: float = 128.0
+    """Registrations per address: a room's worth of nodes may return at once behind one router."""
+    all_joins_rate: float = 50.0
+    all_joins_burst: float = 2048.0
+    """Registrations of everyone together: with it, guessing a 40-bit code takes centuries."""
+    addresses: int = 4096
+    """Addresses whose recent registrations are counted; the least recent are forgotten."""
+    empty_room_seconds: float = 600.0
+    """A room without a connected member is forgotten after this; a household's outage or a
+    host's restart is shorter, and members bring their signed roster back anyway."""
+    settle_seconds: float = 60.0
+    """After its start a server has forgotten all rooms. For so long a room founded by a newcomer
+    gives way to one whose members return with their signed roster (they retry every 15 s)."""
+    stun_rate: float = 200.0
+    stun_burst: float = 400.0
+    """STUN answers of the whole server: gathering needs a handful per node and connection."""
+
+
+LIMITS = Limits()

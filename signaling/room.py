@@ -1,0 +1,68 @@
+"""One room: its host, its members, who is connected, and what each of them may see.
+
+May import: messages. Sans-IO.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from signaling.messages import PeerId, Role, RosterClaim, View, peer_id
+
+
+class Room:
+    """State of one room. Connections are known here by their number only."""
+
+    def __init__(self, room_id: bytes, host: PeerId, provisional: bool) -> None:
+        """`provisional`: founded by a newcomer while returning members were still expected."""
+        self.id = room_id
+        self.host = host
+        self.provisional = provisional
+        self.epoch = 0
+        self.members: tuple[PeerId, ...] = (host,)
+        self.connected: dict[PeerId, int] = {}
+        """Connection number of everyone here, in order of arrival."""
+        self.dismissed: OrderedDict[PeerId, None] = OrderedDict()
+        self.empty_since: float | None = None
+
+    def role(self, peer: PeerId) -> Role:
+        if peer == self.host:
+            return "host"
+        return "member" if peer in self.members else "waiting"
+
+    def adopt(self, claim: RosterClaim) -> None:
+        """Take a verified roster as the room's."""
+        self.host = peer_id(claim.host_key)
+        self.epoch = claim.epoch
+        self.members = claim.members
+        if len(claim.members) > 1:
+            self.provisional = False
+        for peer in claim.members:
+            self.dismissed.pop(peer, None)
+
+    def dismiss(self, peer: PeerId, keep: int) -> None:
+        self.dismissed[peer] = None
+        while len(self.dismissed) > keep:
+            self.dismissed.popitem(last=False)
+
+    def waiting(self) -> tuple[PeerId, ...]:
+        return tuple(peer for peer in self.connected if self.role(peer) == "waiting")
+
+    def has_member_connected(self) -> bool:
+        return any(peer in self.connected for peer in self.members)
+
+    def view(self, peer: PeerId) -> View:
+        """What `peer` may see: those who wait see nobody but the host."""
+        role = self.role(peer)
+        host = self.host if self.host in self.connected else None
+        if role == "waiting":
+            return View(role, host)
+        members = tuple(sorted(member for member in self.members if member in self.connected))
+        waiting = self.waiting() if role == "host" else ()
+        return View(role, host, self.epoch, members, waiting)
+
+    def may_relay(self, sender: PeerId, to: PeerId) -> bool:
+        """Members reach each other; those who wait reach the host, and it reaches them."""
+        if "host" in (self.role(sender), self.role(to)):
+            return True
+        return self.role(sender) == self.role(to) == "member"

@@ -1,0 +1,274 @@
+"""A simulated machine: one step core, the toy model, a computing thread, a disk.
+
+Runs the core's effects; the network and time belong to `world`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from p2pnode.protocol import effects as ef
+from p2pnode.protocol import events as ev
+from p2pnode.protocol.core import StepCore
+from p2pnode.protocol.fetch import part_hashes
+from p2pnode.protocol.messages import Contribution, PeerId, ShardSum, StopOrder
+from p2pnode.protocol.setup import Setup
+from tests.harness import toy
+
+if TYPE_CHECKING:
+    from tests.harness.world import World
+
+RUN = b"r" * 16
+Task = ef.Compute | ef.Reduce | ef.Apply | ef.Commit | ef.Verify | ef.Freeze | ef.Load
+
+
+def good_order(order: StopOrder) -> bool:
+    return order.signature == b"host"
+
+
+@dataclass
+class Faults:
+    """What is wrong with a machine; steps count from 1, 0 means never."""
+
+    bad_probe_at: int = 0
+    no_probe_at: int = 0
+    wrong_apply_at: int = 0
+    denies: bool = False
+    """A wrong apply is not found by its own recomputation."""
+    wrong_gradient_at: int = 0
+    false_claim_at: int = 0
+    strips_probe_at: int = 0
+    """Its contributions from this step on say that no probe ran."""
+    corrupts_sums_at: int = 0
+    """Its sums of this step have another payload than their summary says."""
+
+
+@dataclass
+class Machine:
+    """One node of a simulated world."""
+
+    world: World
+    me: PeerId
+    name: str
+    slot_time: float
+    core_class: type[StepCore] = StepCore
+    faults: Faults = field(default_factory=Faults)
+    up: bool = False
+    paused_until: float = 0.0
+    disk: toy.State = field(default_factory=toy.initial)
+    finished: ef.Finished | None = None
+    failed: ef.Failed | None = None
+    released: bool = False
+    boots: int = 0
+
+    def boot(self, state: toy.State, start: bool = True) -> None:
+        """Start (again) from a state, with empty memory."""
+        self.boots += 1
+        self.up, self.released, self.finished, self.failed = True, False, None, None
+        self.state = state
+        self.previous: toy.State | None = None
+        self.tasks: deque[Task] = deque()
+        self.busy = False
+        self.running: Task | None = None
+        world = self.world
+        self.core = self.core_class(
+            Setup(
+                me=self.me,
+                run=RUN,
+                parameters=toy.PARAMETERS,
+                tensors=toy.TENSORS,
+                slots=world.slots,
+                steps=world.steps,
+                state_hash=state.hash,
+                boot=self.boots,
+                probe=toy.PROBE,
+                members=world.members,
+                applied=state.step,
+                stop_valid=good_order,
+            )
+        )
+        if start:
+            self.feed(ev.Start(lead=False))
+
+    def crash(self) -> None:
+        self.up = False
+        self.boots += 1  # whatever still waits for the old process finds another one
+
+    def feed(self, event: ev.Event) -> None:
+        """Give the core an event, and run what it asks for."""
+        world = self.world
+        if not self.up or self.released or self.failed:
+            return
+        if world.now < self.paused_until:
+            boot = self.boots
+            world.at(self.paused_until, lambda: self.boots == boot and self.feed(event))
+            return
+        if world.trace and not isinstance(event, ev.Tick | ev.Heard):
+            world.note(self.name, f"<- {world.show(event)}")
+        deadline = self.core.next_deadline()
+        for effect in self.core.handle(event, world.now):
+            if world.trace:
+                world.note(self.name, f"-> {world.show(effect)}")
+            if world.observe is not None:
+                world.observe(self, effect)
+            self._run(effect)
+        if self.core.next_deadline() != deadline:
+            self._arm()
+
+    def _arm(self) -> None:
+        deadline, boot = self.core.next_deadline(), self.boots
+
+        def tick() -> None:
+            if self.boots == boot and self.core.next_deadline() == deadline:
+                self.feed(ev.Tick())
+
+        self.world.at(deadline, tick)
+
+    def _run(self, effect: ef.Effect) -> None:
+        match effect:
+            case ef.Send():
+                self.world.transmit(self, self._tamper(effect))
+            case ef.CancelCompute(step, slots):
+                if self.running == ef.Compute(step, slots):
+                    self.busy, self.running = False, None
+                self.tasks = deque(
+                    task
+                    for task in self.tasks
+                    if not (
+                        isinstance(task, ef.Compute)
+                        and (task.step, task.slots, task.reference) == (step, slots, False)
+                    )
+                )
+                self._next_task()
+            case ef.Report() | ef.DropPeer():
+                self.world.reports.append((self.name, effect))
+            case ef.Finished():
+                self.finished = effect
+                self.world.ended(self)
+            case ef.Released():
+                self.released = True
+                self.up = self.finished is not None  # else its owner took it away
+                self.world.closed(self)
+            case ef.Failed():
+                self.failed = effect
+                self.world.closed(self)
+            case _:
+                self.tasks.append(effect)
+                self._next_task()
+
+    def _tamper(self, send: ef.Send) -> ef.Send:
+        message, faults = send.message, self.faults
+        if isinstance(message, Contribution) and 0 < faults.strips_probe_at <= message.step:
+            return replace(send, message=structs.replace(message, probe=b""))
+        if isinstance(message, ShardSum) and message.step == faults.corrupts_sums_at:
+            return replace(send, payload=toy.pack([v + 1 for v in toy.unpack(send.payload)]))
+        return send
+
+    def _next_task(self) -> None:
+        if self.busy or not self.tasks:
+            return
+        self.busy = True
+        task = self.running = self.tasks.popleft()
+        boot = self.boots
+
+        def done() -> None:
+            if self.boots != boot or self.running is not task:
+                return
+            if self.world.now < self.paused_until:
+                self.world.at(self.paused_until, done)
+                return
+            self.busy, self.running = False, None
+            event = self._perform(task)
+            self._next_task()
+            if event is not None:
+                self.feed(event)
+
+        self.world.at(self.world.now + self._duration(task), done)
+
+    def _duration(self, task: Task) -> float:
+        if isinstance(task, ef.Compute):
+            factor = 5.0 if task.reference else 1.0
+            return self.slot_time * len(task.slots) * factor
+        return 0.0 if isinstance(task, ef.Commit) else 0.1 * self.slot_time
+
+    def _perform(self, task: Task) -> ev.Event | None:
+        perform: dict[type, Callable[..., ev.Event | None]] = {
+            ef.Compute: self._compute,
+            ef.Reduce: self._reduce,
+            ef.Apply: self._apply,
+            ef.Commit: self._commit,
+            ef.Verify: self._verify,
+            ef.Freeze: self._freeze,
+            ef.Load: self._load,
+        }
+        return perform[type(task)](task)
+
+    def _compute(self, task: ef.Compute) -> ev.Event | None:
+        if self.state.step != task.step - 1:
+            return None  # the state moved on while the task waited
+        results = []
+        for slot in task.slots:
+            false_claim = self.faults.false_claim_at == task.step and not task.reference
+            if (task.step, slot) == self.world.not_finite or (false_claim and slot % 2):
+                return ev.SetRefused(task.step, task.slots, task.reference, slot, "NaN")
+            results.append(toy.gradient(self.state, task.step, slot))
+        if self.faults.wrong_gradient_at == task.step and not task.reference:
+            results = [toy.gradient(toy.initial(), 999, slot) for slot in task.slots]
+        probe = toy.PROBE
+        if self.faults.bad_probe_at and task.step >= self.faults.bad_probe_at:
+            probe = b"x" * 32
+        if self.faults.no_probe_at and task.step >= self.faults.no_probe_at:
+            probe = b""
+        return ev.Computed(
+            task.step,
+            task.slots,
+            task.reference,
+            probe,
+            tuple(evidence for evidence, _ in results),
+            toy.pack(toy.add([values for _, values in results])),
+        )
+
+    def _reduce(self, task: ef.Reduce) -> ev.Event:
+        total = toy.add([toy.unpack(part) for part in task.parts])
+        return ev.Reduced(task.step, task.shard, task.ticket, toy.pack(total))
+
+    def _apply(self, task: ef.Apply) -> ev.Event:
+        assert self.state.step == task.step - 1, "applied out of order"
+        total = tuple(value for part in task.sums for value in toy.unpack(part))
+        if toy.checksum(total) != task.summary.checksum:
+            return ev.ApplyRefused(task.step, "the sums do not match their checksum")
+        self.previous, self.state = self.state, toy.apply(self.state, total, task.summary)
+        if self.faults.wrong_apply_at == task.step:
+            wrong = (self.state.weights[0] + 1, *self.state.weights[1:])
+            self.state = toy.State(
+                task.step, wrong, self.state.first, self.state.second, self.state.grid
+            )
+        return ev.Applied(task.step, self.state.hash)
+
+    def _commit(self, task: ef.Commit) -> None:
+        assert (self.state.step, self.state.hash) == (task.step, task.state_hash)
+        self.world.committed(self, task)
+        if self.world.saves(self, task.step):
+            self.disk = self.state
+
+    def _verify(self, task: ef.Verify) -> ev.Event:
+        wrong = self.faults.wrong_apply_at == task.step and not self.faults.denies
+        return ev.Verified(task.step, "layers.0.attn" if wrong else None)
+
+    def _freeze(self, task: ef.Freeze) -> ev.Event:
+        assert self.state.step == task.step, "froze another state"
+        blob = self.state.to_bytes()
+        return ev.Frozen(task.step, self.state.hash, blob, part_hashes(blob))
+
+    def _load(self, task: ef.Load) -> ev.Event:
+        try:
+            state = toy.from_bytes(task.blob)
+        except ValueError as error:
+            return ev.LoadRefused(task.step, str(error))
+        self.state, self.previous = state, None
+        return ev.Loaded(state.step, state.hash)

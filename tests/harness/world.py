@@ -1,0 +1,353 @@
+"""A simulated world: machines, links, time. Discrete events, one seeded generator, no real clock.
+
+A link carries two ordered channels (control, bulk) in each direction. A reset loses what is on
+its way. Delays differ from message to message, so channels and links overtake each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from p2pnode.protocol import effects as ef
+from p2pnode.protocol import events as ev
+from p2pnode.protocol.core import StepCore
+from p2pnode.protocol.messages import PeerId, Priority, decode, encode
+from tests.harness import toy
+from tests.harness.machine import RUN, Faults, Machine
+
+FRAGMENT_TIME = 0.5
+"""A bulk message longer than this on the wire is heard of in between."""
+
+
+@dataclass
+class Link:
+    """One pair's connection. `session` changes with every reset."""
+
+    up: bool = False
+    session: int = 0
+    blocked: set[PeerId] = field(default_factory=set)
+    """Senders whose frames vanish although the link looks up (one-way silence)."""
+    free_at: dict[tuple[PeerId, bool], float] = field(default_factory=dict)
+    """When (sender, bulk) can put the next message on the wire."""
+    last_at: dict[tuple[PeerId, bool], float] = field(default_factory=dict)
+    """Arrival of the latest message of (sender, bulk): a channel keeps its order."""
+    queued: set[tuple[PeerId, object]] = field(default_factory=set)
+
+
+class World:
+    """Machines and the links between them."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        slots: int = 6,
+        steps: int = 8,
+        trace: bool = False,
+        core_class: type[StepCore] = StepCore,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.slots = slots
+        self.steps = steps
+        self.trace = trace
+        self.core_class = core_class
+        self.now = 0.0
+        self.machines: dict[PeerId, Machine] = {}
+        self.members: tuple[PeerId, ...] = ()
+        self.reports: list[tuple[str, ef.Effect]] = []
+        self.commits: dict[int, set[bytes]] = {}
+        self.not_finite: tuple[int, int] | None = None
+        self.delay = (0.005, 0.08)
+        self.bandwidth = 20_000.0
+        self.duplicates = 0.01
+        self.loss_of_disk = 0.3
+        self.events = 0
+        self.stopped = False
+        self.observe: Callable[[Machine, ef.Effect], object] | None = None
+        self._links: dict[frozenset[PeerId], Link] = {}
+        self._missing: set[frozenset[PeerId]] = set()
+        self._heap: list[tuple[float, int, Callable[[], object]]] = []
+        self._count = 0
+
+    # Time
+
+    def at(self, when: float, action: Callable[[], object]) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (max(when, self.now), self._count, action))
+
+    def run(self, until: float, done: Callable[[], bool]) -> bool:
+        """Let time pass; True if `done` came true before `until`."""
+        while self._heap and not done():
+            when, _, action = heapq.heappop(self._heap)
+            if when > until:
+                self.now = until
+                return done()
+            self.now = when
+            self.events += 1
+            action()
+        return done()
+
+    # Machines
+
+    def add(self, slot_time: float = 0.1, faults: Faults | None = None) -> Machine:
+        """A new machine, not started and no member yet."""
+        number = len(self.machines)
+        me = bytes([number + 1]) * 32
+        machine = Machine(self, me, f"n{number}", slot_time, self.core_class, faults or Faults())
+        for other in self.machines:
+            self._links[frozenset((me, other))] = Link()
+        self.machines[me] = machine
+        return machine
+
+    def admit(self, machine: Machine) -> None:
+        """The host lets a newcomer in: it starts, and the others hear of it."""
+        self.members = (*self.members, machine.me)
+        machine.boot(machine.disk)
+        self.announce()
+        self.connect(machine, 1.0)
+
+    def announce(self, kicked: tuple[PeerId, ...] = ()) -> None:
+        """The member list reaches everybody, at different times."""
+        for machine in self.machines.values():
+            self.at(
+                self.now + self.random.uniform(0.0, 0.5),
+                lambda m=machine: m.feed(ev.RosterChanged(self.members, kicked)),
+            )
+
+    def start(self, machines: list[Machine], after: float = 0.6) -> None:
+        """All run and link up; the first is the host and begins to lead `after` so long."""
+        self.members = tuple(machine.me for machine in machines)
+        host = machines[0]
+        for machine in machines:
+            machine.boot(machine.disk, start=machine is not host)
+        for machine in machines:
+            self.connect(machine, 0.3)
+        boot = host.boots
+        self.at(after, lambda: host.boots == boot and host.feed(ev.Start(lead=True)))
+
+    def connect(self, machine: Machine, within: float) -> None:
+        """Links to all running machines come up."""
+        for other in self.machines.values():
+            if other is not machine and other.up:
+                self.link_up(machine, other, self.now + self.random.uniform(0.0, within))
+
+    def crash(self, machine: Machine) -> None:
+        machine.crash()
+        for other in self.machines.values():
+            if other is not machine:
+                # A dead peer is noticed late, if at all.
+                self.link_down(machine, other, notice=8.0)
+
+    def restart(self, machine: Machine) -> None:
+        """A member starts again, maybe without what it had on disk."""
+        if machine.me not in self.members or (self.stopped and self.nobody_left()):
+            return  # alone it could not know of the stop
+        lost = self.random.random() < self.loss_of_disk
+        machine.boot(toy.initial() if lost else machine.disk)
+        self.connect(machine, 3.0)
+
+    def nobody_left(self) -> bool:
+        """Whoever took part has gone."""
+        return not any(m.up and not m.released and not m.failed for m in self.machines.values())
+
+    def saves(self, machine: Machine, step: int) -> bool:
+        """Whether a machine writes this state to disk."""
+        return step % 3 == 0
+
+    def committed(self, machine: Machine, commit: ef.Commit) -> None:
+        """A machine that applies wrongly cannot know it while it is alone; the others must."""
+        if not machine.faults.wrong_apply_at:
+            self.commits.setdefault(commit.step, set()).add(commit.state_hash)
+
+    def ended(self, machine: Machine) -> None:
+        machine.disk = machine.state
+
+    def closed(self, machine: Machine) -> None:
+        """A node went away in good order: its links close and the others notice soon."""
+        for other in self.machines.values():
+            if other is not machine:
+                self.at(
+                    self.now + 1.0,
+                    lambda o=other: self.link_down(machine, o, notice=0.2),
+                )
+
+    # Links
+
+    def link(self, a: PeerId, b: PeerId) -> Link:
+        return self._links[frozenset((a, b))]
+
+    def never_link(self, a: Machine, b: Machine) -> None:
+        """No direct connection between these two is possible."""
+        self._missing.add(frozenset((a.me, b.me)))
+
+    def link_up(self, a: Machine, b: Machine, when: float) -> None:
+        def happen() -> None:
+            link = self.link(a.me, b.me)
+            if link.up or not a.up or not b.up or frozenset((a.me, b.me)) in self._missing:
+                return
+            link.up = True
+            link.session += 1
+            link.free_at.clear()
+            link.last_at.clear()
+            link.queued.clear()
+            a.feed(ev.LinkUp(b.me))
+            session = link.session
+            self.at(
+                self.now + self.random.uniform(0.0, 0.2),
+                lambda: link.up and link.session == session and b.feed(ev.LinkUp(a.me)),
+            )
+
+        self.at(when, happen)
+
+    def link_down(self, a: Machine, b: Machine, notice: float = 2.0) -> None:
+        """The link breaks now; each end notices within `notice` seconds."""
+        link = self.link(a.me, b.me)
+        if not link.up:
+            return
+        link.up = False
+        link.session += 1
+        for one, other in ((a, b), (b, a)):
+            session = link.session
+            self.at(
+                self.now + self.random.uniform(0.0, notice),
+                lambda o=one, p=other: link.session == session and o.feed(ev.LinkDown(p.me)),
+            )
+
+    def flap(self, a: Machine, b: Machine, seconds: float) -> None:
+        self.link_down(a, b)
+        self.link_up(a, b, self.now + seconds)
+
+    def partition(self, group: list[Machine], seconds: float) -> None:
+        """Cut `group` off from the rest for a while."""
+        for a in group:
+            for b in self.machines.values():
+                if b not in group:
+                    self.flap(a, b, seconds + self.random.uniform(0.0, 2.0))
+
+    def block(self, sender: Machine, receiver: Machine, seconds: float) -> None:
+        """Frames of one direction vanish for a while."""
+        link = self.link(sender.me, receiver.me)
+        link.blocked.add(sender.me)
+        self.at(self.now + seconds, lambda: link.blocked.discard(sender.me))
+        if seconds > 8.0:  # the receiving end closes a silent link
+            self.at(self.now + 8.0, lambda: self.flap(sender, receiver, seconds - 8.0))
+
+    # Messages
+
+    def transmit(self, machine: Machine, send: ef.Send) -> None:
+        raw = b"".join(encode(send.message, send.payload))
+        bulk = send.priority is not Priority.CONTROL
+        first = machine.me if send.via is None else send.via
+        target = send.peer if send.via is None else send.via
+
+        def delivered() -> None:
+            relay = self.machines[first]
+            if send.via is None:
+                self._deliver(machine.me, send.peer, raw, None)
+            elif relay.up and not relay.released and relay.failed is None:
+                relay.feed(ev.Heard(machine.me, len(raw) if bulk else 0))
+                self._hop(
+                    send.via,
+                    send.peer,
+                    raw,
+                    bulk,
+                    lambda: self._deliver(machine.me, send.peer, raw, send.via),
+                )
+
+        item = (send.peer, send.key) if bulk and send.key is not None else None
+        self._hop(machine.me, target, raw, bulk, delivered, item)
+
+    def _hop(
+        self,
+        sender: PeerId,
+        receiver: PeerId,
+        raw: bytes,
+        bulk: bool,
+        then: Callable[[], None],
+        item: tuple[PeerId, object] | None = None,
+    ) -> None:
+        link = self._links.get(frozenset((sender, receiver)))
+        if link is None or not link.up:
+            return
+        queued = None if item is None else (sender, item)
+        if queued is not None:
+            if queued in link.queued:
+                return
+            link.queued.add(queued)
+        channel = (sender, bulk)
+        starts = max(self.now, link.free_at.get(channel, 0.0))
+        on_wire = len(raw) / self.bandwidth if bulk else 0.0
+        arrives = starts + on_wire + self.random.uniform(*self.delay)
+        arrives = max(arrives, link.last_at.get(channel, 0.0))
+        link.free_at[channel] = starts + on_wire
+        link.last_at[channel] = arrives
+        session = link.session
+
+        def arrive() -> None:
+            if queued is not None and link.session == session:
+                link.queued.discard(queued)
+            if link.up and link.session == session and sender not in link.blocked:
+                then()
+
+        if bulk:
+            receiving = self.machines[receiver]
+            moment = starts + FRAGMENT_TIME
+            while moment < arrives:
+                self.at(
+                    moment,
+                    lambda: (
+                        link.up
+                        and link.session == session
+                        and sender not in link.blocked
+                        and receiving.feed(ev.Heard(sender, 1000))
+                    ),
+                )
+                moment += FRAGMENT_TIME
+        self.at(arrives, arrive)
+        if self.random.random() < self.duplicates:
+            self.at(arrives + self.random.uniform(0.0, 5.0), arrive)
+
+    def _deliver(self, sender: PeerId, receiver: PeerId, raw: bytes, via: PeerId | None) -> None:
+        machine = self.machines[receiver]
+        message, payload = decode(raw)
+        if len(payload):
+            carrier = sender if via is None else via
+            machine.feed(ev.Heard(carrier, len(payload)))
+        machine.feed(ev.MessageReceived(sender, message, payload, via))
+
+    # Trace
+
+    def note(self, name: str, text: str) -> None:
+        print(f"{self.now:9.3f} {name} {text}")
+
+    def summary(self, machine: Machine) -> str:
+        """One line on where a machine stands."""
+        if not machine.up:
+            return f"{machine.name}: down"
+        core = machine.core
+        plan = core.plan
+        told = plan and (plan.key, plan.step, plan.roster, plan.observers, plan.owners)
+        return self.show(
+            (machine.name, core.applied, core.committed, core.last_step, core.term)
+            + (core.leader, core.leading, told, machine.failed, machine.released)
+        )
+
+    def show(self, item: object) -> str:
+        """One line for an event, an effect or a report; hashes and payloads are shortened."""
+        text = repr(item)
+        for peer, machine in self.machines.items():
+            text = text.replace(repr(peer), machine.name)
+        text = text.replace(f"run={RUN!r}, ", "")
+        text = re.sub(r"SlotEvidence\(slot=(\d+).*?tokens=\d+\)", r"\1", text)
+        text = re.sub(r"Shard\(index=(\d+), count=(\d+)\)", r"\1/\2", text)
+        text = re.sub(r"<memory at \w+>", "<..>", text)
+        return re.sub(
+            r"b(['\"]).*?(?<!\\\\)\1",
+            lambda match: "#" + hashlib.sha256(match[0].encode()).hexdigest()[:4],
+            text,
+        )

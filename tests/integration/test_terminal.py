@@ -1,0 +1,135 @@
+"""Server and three nodes in real terminals: the host approves one by one and refuses one."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from p2pnode.errors import RefusedError
+from tests.integration.conftest import ROOT, run_cli
+
+CODE = "a-room-code-of-our-own-93417562-long-enough"
+SECONDS = 120
+
+
+class Terminal:
+    """A process in a pseudo-terminal."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", *arguments],
+            cwd=str(ROOT),
+            env=os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
+            encoding="utf-8",
+            timeout=SECONDS,
+            dimensions=(40, 160),
+        )
+
+    def sees(self, text: str) -> str:
+        self.child.expect(re.compile(text))
+        return str(self.child.match.group(0))
+
+    def types(self, line: str) -> None:
+        self.child.send(line + "\r")
+
+    def ends(self) -> int:
+        self.child.expect(pexpect.EOF)
+        self.child.close()
+        return int(self.child.exitstatus if self.child.exitstatus is not None else -1)
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.child.close(force=True)
+
+
+def test_a_host_approves_and_refuses(terminals: list[Terminal], tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for source in ("asyncio/base_events.py", "argparse.py", "typing.py", "doctest.py"):
+        content = (Path(os.__file__).parent / source).read_bytes()
+        (text / Path(source).name).write_bytes(content)
+
+    def start(*arguments: str) -> Terminal:
+        terminal = Terminal(*arguments)
+        terminals.append(terminal)
+        return terminal
+
+    def join(name: str, *more: str) -> Terminal:
+        return start(
+            *("p2pnode", "join", "--signal", url, "--room", CODE, "--name", name),
+            *("--home", str(tmp_path / name), "--out", str(tmp_path / f"{name}-out"), *more),
+        )
+
+    server = start("signaling", "serve", "--host", "127.0.0.1", "--port", "0")
+    url = server.sees(r"http://127\.0\.0\.1:\d+")
+    host = join("alice", "--preset", "nano", "--steps", "20", "--data", str(text))
+    host.sees("You are the host")
+    bob = join("bob", "--guest")
+    bob.sees("Waiting for the host")
+    host.sees(r"Let bob \([a-z2-7]{4}-[a-z2-7]{4}\) in\?")
+    host.types("y")
+    host.sees("bob .* is connected")
+    mallory = join("mallory", "--guest")
+    host.sees(r"Let mallory .* in\?")
+    host.types("n")
+    mallory.sees("error: The host")
+    assert mallory.ends() == RefusedError.exit_code
+    carol = join("carol", "--guest")
+    host.sees(r"Let carol .* in\?")
+    host.types("yes")
+    host.sees("carol .* is connected")
+    host.types("peers")
+    host.sees("this machine")
+    host.types("nonsense")
+    host.sees("no command 'nonsense'")
+    host.types("start")
+    hashes = set()
+    for terminal in (host, bob, carol):
+        terminal.sees("Finished at step 20")
+        hashes.add(terminal.sees(r"hash [0-9a-f]{64}"))
+    assert len(hashes) == 1
+    for terminal in (host, bob, carol):
+        assert terminal.ends() == 0
+    server.child.sendintr()
+    assert server.ends() == 0
+
+    # bob had no text of his own: it came from the host.
+    files = {p.read_bytes() for p in tmp_path.glob("*-out/*-step-00000020.safetensors")}
+    assert len(files) == 1
+    said = run_cli("generate", str(tmp_path / "bob-out"), "--prompt", "def ", "--tokens", "80")
+    assert said.returncode == 0
+    assert said.stdout.startswith("def ")
+    assert len(said.stdout) > 40
+
+
+@pytest.mark.parametrize("how", ["quit", "interrupt", "terminate", "hang up"])
+def test_leaving_with_a_question_open(how: str, terminals: list[Terminal], tmp_path: Path) -> None:
+    host = Terminal(
+        *("p2pnode", "join", "--serve", "--bind", "127.0.0.1", "--port", "0"),
+        *("--home", str(tmp_path / "a"), "--out", str(tmp_path / "o")),
+    )
+    terminals.append(host)
+    invite = host.sees(r"--room \S+").split()[1]
+    guest = Terminal(
+        *("p2pnode", "join", "--guest", "--room", invite, "--home", str(tmp_path / "b")),
+        *("--name", "bob", "--out", str(tmp_path / "p")),
+    )
+    terminals.append(guest)
+    host.sees(r"Let bob .* in\?")
+    if how == "quit":
+        host.types("quit")
+    elif how == "interrupt":
+        host.child.sendintr()
+    else:
+        host.child.kill(15 if how == "terminate" else 1)
+    host.child.timeout = 10
+    assert host.ends() == 0

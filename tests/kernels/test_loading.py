@@ -1,0 +1,130 @@
+"""Loading in other circumstances: without numba, on an older processor, without a cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernels
+from kernels.jit import compile as compiling
+
+ROOT = Path(__file__).parents[2]
+
+SMALL_RUN = """
+import hashlib, sys
+import numpy as np
+import kernels
+{prepare}
+k = {load}
+rng = np.random.default_rng(7)
+x, w = (rng.standard_normal(s).astype(np.float32) for s in ((12, 10), (10, 10)))
+digest = hashlib.sha256()
+def see(*arrays):
+    for a in arrays:
+        digest.update(np.asarray(a).tobytes())
+y = k.linear(x, w)
+see(y, k.linear_dx(y, w), k.linear_dw(y, x))
+{rest}
+print(k.backend, digest.hexdigest(), kernels.gates_digest())
+"""
+REST = """
+o, saved = k.attention(y, x, y, 2, 5)
+see(o, *k.attention_backward(x, saved))
+loss, d = k.cross_entropy(o, np.arange(12, dtype=np.int32) % 10)
+h = k.swiglu(o, y)
+q, clamps, top = k.grid(k.rmsnorm(h, w[0], 1e-5)[0].reshape(-1), -26, kernels.grid_limit(16))
+see(loss, d, h, q, k.norm(k.dequantise(q, -26, 16)))
+"""
+
+
+def run(load: str, prepare: str = "", rest: str = REST, **environment: str) -> list[str]:
+    """Backend, hash of a few operations' answers and gates digest from a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_RUN.format(load=load, prepare=prepare, rest=rest)],
+        capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def expected(compiled: kernels.Kernels) -> list[str]:
+    return run("kernels.load()")
+
+
+def test_compiled_and_reference_processes_agree(expected: list[str]) -> None:
+    assert expected[0] == "numba"
+    assert run("kernels.load(reference=True)") == ["reference", *expected[1:]]
+    assert run("kernels.load()", P2PNODE_NO_NUMBA="1") == ["reference", *expected[1:]]
+
+
+def test_without_numba_nothing_is_missing(expected: list[str]) -> None:
+    """numba and llvmlite cannot be imported at all."""
+    block = "sys.modules['numba'] = sys.modules['llvmlite'] = None"
+    assert run("kernels.load()", prepare=block) == ["reference", *expected[1:]]
+
+
+def test_an_older_processor_gives_the_same_bits(tmp_path: Path) -> None:
+    """SSE2 only: narrower tiles, no VNNI, no AVX. Compiled afresh, so only the products."""
+    load = (
+        "kernels.Kernels('numba', __import__('kernels.jit', fromlist=['jit']).FORMS, lambda: False)"
+    )
+    old = run(
+        load, rest="", NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES="",
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )  # fmt: skip
+    assert old[0] == "numba"
+    assert old[1] == run("kernels.load(reference=True)", rest="")[1]
+
+
+def test_cache_goes_where_numba_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.config, "CACHE_DIR", str(tmp_path))
+    path = compiling.cache_directory()
+    assert path is not None
+    assert path.parent == tmp_path
+
+
+def test_an_unwritable_cache_is_not_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the directory should be")
+    monkeypatch.setattr(compiling.config, "CACHE_DIR", str(blocked))
+    assert compiling.cache_directory() is None
+    monkeypatch.setattr(compiling, "_CACHE", None)
+
+    @compiling.kernel
+    def double(x):  # type: ignore[no-untyped-def]
+        return x + x
+
+    assert double(2.0) == 4.0
+
+
+def test_cache_key_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba itself would not see an edit of a function inlined from another file."""
+    before = compiling._sources()
+    package = tmp_path / "kernels"
+    (package / "jit").mkdir(parents=True)
+    for path in (ROOT / "kernels").glob("*.py"):
+        (package / path.name).write_bytes(path.read_bytes())
+    for path in (ROOT / "kernels" / "jit").glob("*.py"):
+        (package / "jit" / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(compiling, "__file__", str(package / "jit" / "compile.py"))
+    assert compiling._sources() == before
+    with (package / "constants.py").open("a") as constants:
+        constants.write("\nONE = np.float32(1.5)\n")
+    assert compiling._sources() != before
+
+
+def test_counts_show_what_ran(compiled: kernels.Kernels) -> None:
+    x = np.ones((3, 4), np.float32)
+    before = compiled.counts.copy()
+    compiled.linear(x, x)
+    changes = compiled.counts - before
+    assert dict(changes) == {"quantise_rows": 2, "linear": 1}

@@ -1,0 +1,61 @@
+"""A mesh in a process of its own, for tests that kill or stop it.
+
+Speaks one JSON object a line: {"key": hex} first; {"signal": hex} both ways; {"members": {id: key}}
+from the parent; {"up": hex} and {"down": hex} to it. Answers each message with the same message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from p2pnode.limits import LIMITS
+from p2pnode.net.events import LinkDown, LinkUp, MeshEvent, Priority, Received
+from p2pnode.net.ice import IceMode, IcePolicy
+from p2pnode.net.mesh import Mesh
+from p2pnode.net.signals import decode_signal, encode_signal
+
+FAST = dataclasses.replace(LIMITS, silence=1.5, heartbeat=0.2, reconnect=0.5, handshake=5.0)
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def main(me: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    key = X25519PrivateKey.generate()
+
+    def on_event(event: MeshEvent) -> None:
+        if isinstance(event, LinkUp | LinkDown):
+            say(**{"up" if isinstance(event, LinkUp) else "down": event.peer.hex()})
+        elif isinstance(event, Received):
+            mesh.send(event.peer, [event.message], Priority.SHARD)
+
+    mesh = Mesh(
+        me,
+        on_event=on_event,
+        send_signal=lambda peer, signal: say(signal=encode_signal(signal).hex()),
+        ice=IcePolicy(mode=IceMode.LOOPBACK),
+        relay_key=key,
+        limits=FAST,
+    )
+    mesh.start()
+    say(key=key.public_key().public_bytes_raw().hex())
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        told = json.loads(line)
+        if "members" in told:
+            mesh.set_members(
+                {bytes.fromhex(p): bytes.fromhex(k) for p, k in told["members"].items()}
+            )
+        else:
+            mesh.signal(bytes.fromhex(told["from"]), decode_signal(bytes.fromhex(told["signal"])))
+    await mesh.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(bytes.fromhex(sys.argv[1])))

@@ -1,0 +1,65 @@
+"""Server addresses as people type them."""
+
+import pytest
+from yarl import URL
+
+from p2pnode.errors import UsageError
+from p2pnode.net.signaling_url import is_loopback, server_url, stun_url
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("example.org", "ws://example.org:8765/ws"),
+        ("example.org:9000", "ws://example.org:9000/ws"),
+        ("192.0.2.1", "ws://192.0.2.1:8765/ws"),
+        ("[2001:db8::1]:9000", "ws://[2001:db8::1]:9000/ws"),
+        ("http://example.org", "ws://example.org/ws"),
+        ("http://example.org:8765/", "ws://example.org:8765/ws"),
+        ("https://example.org", "wss://example.org/ws"),
+        ("wss://example.org/p2p", "wss://example.org/p2p/ws"),
+        ("ws://example.org:1/ws", "ws://example.org:1/ws"),
+    ],
+)
+def test_forms(typed, meant):
+    assert server_url(typed) == URL(meant)
+    assert server_url(str(server_url(typed))) == URL(meant)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "",
+        "http://",
+        "ftp://example.org",
+        "example.org:port",
+        "http://user:word@example.org",
+        "http://example.org?x=1",
+        "http://example.org#code",
+        "http://example.org:99999",
+    ],
+)
+def test_what_is_no_address(typed):
+    with pytest.raises(UsageError, match="is not the address of a signaling server"):
+        server_url(typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8:1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("node.localhost", True),
+        ("192.0.2.1", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_loopback(typed, here):
+    assert is_loopback(server_url(typed)) == here
+
+
+def test_stun_address():
+    assert stun_url(server_url("https://example.org"), 8765) == "stun:example.org:8765"
+    assert stun_url(server_url("[2001:db8::1]"), 8765) == "stun:[2001:db8::1]:8765"

@@ -1,0 +1,111 @@
+"""`python -m signaling serve` as a process."""
+
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from aiohttp import ClientSession, WSCloseCode, WSMsgType
+
+import signaling
+from signaling import cli
+
+SOON = 20.0
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "signaling", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+
+
+@pytest.fixture
+def process():
+    with subprocess.Popen(
+        [sys.executable, "-m", "signaling", "serve", "--host", "127.0.0.1", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as started:
+        yield started
+        started.kill()
+
+
+def port_of(process):
+    line = process.stdout.readline()
+    assert line.startswith("Listening on 127.0.0.1, port "), line
+    port = int(re.search(r"port (\d+)", line)[1])
+    assert f"http://127.0.0.1:{port}" in process.stdout.readline()
+    return port
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_signal_ends_it_cleanly_with_nodes_connected(process, stop):
+    port = port_of(process)
+    async with ClientSession() as http:
+        sockets = [await http.ws_connect(f"http://127.0.0.1:{port}/ws") for _ in range(3)]
+        process.send_signal(stop)
+        process.send_signal(stop)  # impatience changes nothing
+        for ws in sockets:
+            while (await ws.receive(SOON)).type is not WSMsgType.CLOSE:
+                pass
+            assert ws.close_code == WSCloseCode.GOING_AWAY
+    out, err = process.communicate(timeout=SOON)
+    assert process.returncode == 0
+    assert err == ""
+    assert out == "Stopping.\n"
+
+
+def test_taken_port_is_a_sentence_and_an_exit_code():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--host", "127.0.0.1", "--port", str(port))
+    assert done.returncode == 11
+    assert f"port {port}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--port", "65536"], ["--port", "-1"], ["--port", "x"], ["--nonsense"]]
+)
+def test_wrong_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["serve", *arguments])
+    assert stopped.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
+def test_help_teaches(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    for taught in ("serve --port 9000", "--signal http://", "Exit codes", "STUN"):
+        assert taught in text
+
+
+def test_page_is_found_where_a_wheel_puts_it(tmp_path):
+    """Installed, `static` lies inside the package; in a checkout, beside it."""
+    root = pathlib.Path(signaling.__file__).parent
+    shutil.copytree(root, tmp_path / "signaling")
+    shutil.copytree(root.parent / "static", tmp_path / "signaling" / "static")
+    code = "from signaling.page import static_folder; print(static_folder())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert pathlib.Path(done.stdout.strip()) == tmp_path / "signaling" / "static"

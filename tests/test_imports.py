@@ -1,0 +1,131 @@
+"""Holds the import rules of docs/ARCHITECTURE.md."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("p2pnode", "signaling", "kernels")
+
+# A layer may import from its own row and from the rows below it.
+LAYERS = (
+    ("p2pnode.cli", "p2pnode.demo", "p2pnode.join", "p2pnode.generate_command"),
+    ("p2pnode.node",),
+    ("p2pnode.room", "p2pnode.session", "p2pnode.share"),
+    ("p2pnode.jobs",),
+    ("p2pnode.ui", "p2pnode.net"),
+    ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
+    ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits"),
+    ("p2pnode.errors",),
+)
+SOLE_IMPORTERS = {
+    "aiortc": ("p2pnode.net",),
+    "aioice": ("p2pnode.net", "signaling.stun"),
+    "kernels": ("p2pnode.train.arithmetic",),
+    "prompt_toolkit": ("p2pnode.ui",),
+    "numba": ("kernels",),
+    "asyncio": (
+        *("p2pnode.cli", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
+        *("p2pnode.session", "p2pnode.share", "p2pnode.worker", "p2pnode.net", "p2pnode.ui"),
+        "signaling",
+    ),
+    "time": ("p2pnode.demo", "p2pnode.join", "p2pnode.net", "signaling"),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Absolute names of every module that the file imports, also inside functions."""
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            prefix = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            found.add(prefix)
+            found |= {f"{prefix}.{alias.name}" for alias in node.names}
+    return found
+
+
+def within(name: str, prefixes: str | tuple[str, ...]) -> bool:
+    prefixes = (prefixes,) if isinstance(prefixes, str) else prefixes
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def layer_of(name: str) -> int | None:
+    return next((i for i, row in enumerate(LAYERS) if within(name, row)), None)
+
+
+def breaches(module: str, imported: set[str]) -> list[str]:
+    """Sentences for the rules that `module` breaks by importing `imported`."""
+    out = []
+    mine = layer_of(module)
+    for name in sorted(imported):
+        theirs = layer_of(name)
+        if mine is not None and theirs is not None and theirs < mine:
+            out.append(f"{module} imports {name}, which lies above it")
+        for target, allowed in SOLE_IMPORTERS.items():
+            if within(name, target) and not within(module, (*allowed, target)):
+                out.append(f"{module} imports {name}; only {allowed} may")
+        if within(module, "kernels") and within(name, ("p2pnode", "signaling")):
+            out.append(f"{module} imports {name}; kernels know nothing of the rest")
+        if within(module, "signaling") and within(name, ("p2pnode", "kernels")):
+            out.append(f"{module} imports {name}; the server knows nothing of nodes")
+        if within(module, ("p2pnode.protocol",)) and within(name, "p2pnode.train"):
+            out.append(f"{module} imports {name}; the protocol never looks into a payload")
+        if within(module, ("p2pnode.train",)) and within(name, "p2pnode.protocol"):
+            out.append(f"{module} imports {name}; training knows nothing of the mesh")
+        if (
+            within(module, "p2pnode")
+            and within(name, "signaling")
+            and not within(name, "signaling.messages")
+            and not within(module, ("p2pnode.join", "p2pnode.demo"))
+        ):
+            out.append(f"{module} imports {name}; only the messages are shared")
+    return out
+
+
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_imports_point_down(path: Path) -> None:
+    assert breaches(module_name(path), imports_of(path)) == []
+
+
+def test_every_module_has_a_layer() -> None:
+    loose = [
+        name
+        for path in SOURCES
+        if (name := module_name(path)).startswith("p2pnode.")
+        and name != "p2pnode.__main__"
+        and layer_of(name) is None
+    ]
+    assert loose == []
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [
+        ("p2pnode.protocol.core", "p2pnode.net.mesh"),
+        ("p2pnode.protocol.core", "asyncio"),
+        ("p2pnode.protocol.core", "p2pnode.train.state"),
+        ("p2pnode.train.model", "kernels"),
+        ("p2pnode.train.model", "p2pnode.protocol.core"),
+        ("p2pnode.node", "aiortc"),
+        ("signaling.app", "p2pnode.limits"),
+        ("p2pnode.net.mesh", "signaling.rooms"),
+        ("kernels.gemm", "p2pnode.config"),
+    ],
+)
+def test_a_breach_is_seen(module: str, imported: str) -> None:
+    assert breaches(module, {imported})

@@ -1,0 +1,89 @@
+"""Small runs for the tests of the trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from p2pnode.config import OPTIMIZER_DEFAULTS, PRESETS, ModelConfig, RunConfig
+from p2pnode.train.arithmetic import kernels
+from p2pnode.train.data import Dataset, builtin_manifest, open_dataset
+from p2pnode.train.evidence import SlotEvidence
+from p2pnode.train.trainer import Trainer
+
+MICRO = ModelConfig(vocab=256, width=16, layers=2, heads=2, ffn=24, seq_len=12)
+"""The smallest model with every kind of tensor."""
+
+
+def run_config(preset: str = "nano", **changes: Any) -> RunConfig:
+    """A configuration on the built-in text; `changes` replace fields."""
+    p = PRESETS[preset]
+    config = RunConfig(
+        arithmetic_version=kernels.ARITHMETIC_VERSION,
+        gates_digest=kernels.gates_digest(),
+        data=builtin_manifest().hash(),
+        tokenizer="bytes",
+        model=p.model,
+        seed=7,
+        steps=p.steps,
+        slots=p.slots,
+        micro_batch=p.micro_batch,
+        lr=p.lr,
+        warmup=p.warmup,
+        eval_every=10,
+        eval_slots=2,
+        **OPTIMIZER_DEFAULTS,
+    )
+    config = msgspec.structs.replace(config, **changes)
+    config.check()
+    return config
+
+
+def micro_config(**changes: Any) -> RunConfig:
+    """Four slots of a model with a few thousand parameters, for the reference kernels."""
+    return run_config(
+        **{"model": MICRO, "slots": 4, "micro_batch": 2, "steps": 20, "warmup": 2} | changes
+    )
+
+
+@dataclasses.dataclass
+class SlotSet:
+    """What a peer contributes: facts about its slots, and their sum."""
+
+    evidence: list[SlotEvidence]
+    sum: np.ndarray
+
+    @property
+    def max_abs(self) -> list[int]:
+        return [max(column) for column in zip(*(e.max_abs for e in self.evidence), strict=True)]
+
+
+def compute_set(trainer: Trainer, slots: Iterable[int] | None = None) -> SlotSet:
+    """Some slots of the trainer's current step, or all."""
+    slots = range(trainer.config.slots) if slots is None else slots
+    evidence, gradients = zip(*(trainer.compute_slot(trainer.step, s) for s in slots), strict=True)
+    return SlotSet(list(evidence), trainer.add(gradients))
+
+
+def train(trainer: Trainer, steps: int, sets: list[list[int]] | None = None) -> list[float]:
+    """Run some steps alone, each set computed apart; mean loss in nats of each step."""
+    losses = []
+    for step in range(trainer.step, trainer.step + steps):
+        results = [compute_set(trainer, slots) for slots in sets or [None]]
+        whole = SlotSet(
+            [e for result in results for e in result.evidence],
+            trainer.add([result.sum for result in results]),
+        )
+        trainer.apply(step, whole.sum, whole.max_abs, sum(e.checksum for e in whole.evidence))
+        trainer.commit(step)
+        tokens = sum(e.tokens for e in whole.evidence)
+        losses.append(sum(e.loss for e in whole.evidence) / tokens / 2**24)
+    return losses
+
+
+def new_trainer(config: RunConfig, dataset: Dataset | None = None, **options: Any) -> Trainer:
+    return Trainer(config, dataset or open_dataset(None), **options)
