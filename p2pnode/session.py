@@ -94,9 +94,9 @@ class Session:
         """Give the core one event and carry out what it asks for."""
         if self._released.done():
             return
-        log.debug("event %s", event)
+        log.debug("event %.300s", event)
         for effect in self.core.handle(event, self._loop.time()):
-            log.debug("effect %s", effect)
+            log.debug("effect %.300s", effect)
             self._carry_out(effect)
         if self._timer is not None:
             self._timer.cancel()
@@ -130,6 +130,7 @@ class Session:
     # Effects
 
     def _carry_out(self, effect: effects.Effect) -> None:
+        # Jobs are queued here and now, so that they run in the order of their effects.
         match effect:
             case effects.Send():
                 self._mesh.send(
@@ -160,20 +161,22 @@ class Session:
             case effects.Load():
                 self._run(self._jobs.load, effect)
             case effects.Commit():
-                self._spawn(self._commit(effect, self._loop.time()))
+                job = self._worker.submit(Urgency.EXCHANGE, self._jobs.commit, effect)
+                self._spawn(self._commit(effect, job))
             case effects.Report():
                 self._report(effect)
             case effects.DropPeer():
                 self._mesh.drop(effect.peer, effect.reason)
             case effects.Finished():
-                self._spawn(self._finish(effect))
+                saved = self._worker.submit(Urgency.EXCHANGE, self._jobs.save)
+                self._spawn(self._finish(effect, saved))
             case effects.Released():
                 self._spawn(self._release())
             case effects.Failed():
                 self._fail(_FAULTS[effect.fault](effect.text))
 
     def _run(self, job: Callable[[T], events.Event], effect: T) -> None:
-        """Queue a job now, so that jobs run in the order of their effects; report its event."""
+        """Queue a job and report its event."""
         future = self._worker.submit(Urgency.EXCHANGE, job, effect)
 
         async def wait() -> None:
@@ -199,11 +202,10 @@ class Session:
                 self.handle(event)
         self._computing = None
 
-    async def _commit(self, effect: effects.Commit, now: float) -> None:
+    async def _commit(self, effect: effects.Commit, job: asyncio.Future[CommitResult]) -> None:
+        now = self._loop.time()
         info = self._jobs.info(effect.step)
-        result: CommitResult = await self._worker.submit(
-            Urgency.EXCHANGE, self._jobs.commit, effect
-        )
+        result = await job
         summary = effect.summary
         if summary is not None and info is not None:
             loss = summary.loss / summary.tokens / LOSS_UNIT
@@ -235,9 +237,9 @@ class Session:
         text = report.text
         self._show(Info(text=text) if report.kind in quiet else Warn(text=text))
 
-    async def _finish(self, effect: effects.Finished) -> None:
+    async def _finish(self, effect: effects.Finished, saved: asyncio.Future[Path]) -> None:
         try:
-            path = await self.save()
+            path = await saved
         except CheckpointError as error:
             self._fail(error)
             return

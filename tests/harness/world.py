@@ -83,10 +83,11 @@ class World:
     def run(self, until: float, done: Callable[[], bool]) -> bool:
         """Let time pass; True if `done` came true before `until`."""
         while self._heap and not done():
-            when, _, action = heapq.heappop(self._heap)
+            when, _, action = self._heap[0]
             if when > until:
                 self.now = until
                 return done()
+            heapq.heappop(self._heap)
             self.now = when
             self.events += 1
             action()
