@@ -22,7 +22,7 @@ from p2pnode.node_config import NodeConfig
 from p2pnode.protocol.code import check_code, derive, generate_code
 from p2pnode.protocol.identity import Identity, short_id
 from p2pnode.room import Ticket
-from p2pnode.ui.console import open_console
+from p2pnode.ui.console import EventLog, open_console
 from p2pnode.worker import Urgency, Worker
 
 
@@ -55,7 +55,11 @@ async def _join(
     code = check_code(config.code) if config.code else generate_code()
     # scrypt takes half a second: off the loop.
     keys = await worker.submit(Urgency.EXCHANGE, derive, code)
-    console = open_console(config.json_events, time.monotonic)
+    console = EventLog(
+        open_console(config.json_events, time.monotonic),
+        config.out / "events.jsonl",
+        time.monotonic,
+    )
     ticket = Ticket(config, identity, code, keys, server)
     node = Node(ticket, options, data, resume, worker=worker, console=console)
     with _signals(node):

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
+
 from p2pnode.config import RunConfig
 from p2pnode.errors import (
     ArithmeticUnsoundError,
@@ -79,6 +81,7 @@ class Session:
         self._mesh = mesh
         self._show = show
         self._loop = asyncio.get_running_loop()
+        self._process = psutil.Process()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sets: deque[PartialSet] = deque()
@@ -222,6 +225,7 @@ class Session:
                     tokens_per_s=summary.tokens / since if since > 0 else 0.0,
                     slots_here=dict(effect.credits).get(self._me, 0),
                     nodes=len(plan.roster) if plan is not None else 1,
+                    rss_mb=round(self._process.memory_info().rss / 2**20, 1),
                 )
             )
         self._committed_at = now

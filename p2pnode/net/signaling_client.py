@@ -156,11 +156,11 @@ class SignalingClient:
 
     def publish_roster(self, signed: bytes) -> None:
         """Host: make this the room's roster, now and at every later registration."""
-        self._roster = signed
+        self.set_roster(signed)
         self._put(Publish(signed))
 
     def set_roster(self, signed: bytes) -> None:
-        """Member: show this roster at every later registration (a restarted server learns it)."""
+        """Show this roster at every later registration: a restarted server learns who is who."""
         self._roster = signed
 
     def dismiss(self, peer: PeerId) -> None:
@@ -315,8 +315,7 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse) -> FromServer:
             return decode_from_server(frame.data)
         except msgspec.MsgspecError as error:
             raise ServerUnreachableError(
-                "The server sent something that is not a signaling message "
-                f"({clean(str(error), 120)})."
+                f"The server sent something that is not a signaling message ({error})."
             ) from None
     if frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING):
         if frame.data == aiohttp.WSCloseCode.GOING_AWAY:

@@ -60,7 +60,6 @@ PATIENCE = 2.0
 """Seconds a member waits for a roster it has heard of before it asks."""
 QUIET = 5.0
 """Seconds between two notes about bad envelopes: whoever sends them shall not fill the log."""
-_NOTE_CHARS = 300
 _REMOVED = "The host removed this node from the room."
 
 
@@ -142,7 +141,7 @@ class Admission:
             new = open_roster(encoded, self._room)
             return self._take_roster(new, sender=None) + self._note_standing()
         except PeerError as error:
-            return [Note(clean(str(error), _NOTE_CHARS))]
+            return [Note(str(error))]
 
     def on_tick(self, now: float) -> list[Effect]:
         """Call when `next_deadline` has passed; earlier calls do nothing."""
@@ -367,7 +366,7 @@ class Admission:
         if now < self._quiet_until:
             return []
         self._quiet_until = now + QUIET
-        return [Note(clean(text, _NOTE_CHARS))]
+        return [Note(text)]
 
     def _note_standing(self) -> list[Effect]:
         """A `Standing` if it differs from the last one."""

@@ -412,7 +412,8 @@ class StepCore:
             if not self._guard.disputed(step):
                 self._shelf.reduce(current)
             self._shelf.push(current)
-        self._catch_up.freeze()
+        if not self._applying:
+            self._catch_up.freeze()
         if step <= board.last_step and not self._guard.disputed(step):
             self._apply(step)
         self._repair.settle()

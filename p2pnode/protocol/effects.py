@@ -2,9 +2,10 @@
 
 May import: messages.
 
-The node runs Compute, Reduce, Apply, Commit, Verify, Freeze and Load one after the other, in
-the order given, in its computing thread, and reports each result as the event of that name.
-Everything else it does at once.
+The node runs Reduce, Apply, Commit, Verify, Freeze and Load one after the other, in the order
+given, in its computing thread, and reports each result as the event of that name. Compute runs in
+the same thread and may be overtaken by them (between slots, so that a set under way holds nobody
+up). Everything else the node does at once.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Lead:
         board = self._board
         old = board.plans.get(step)
         if old is None:
-            if step > frontier + 1 and not self._due(frontier, able, views):
+            if self._holding(frontier) or not self._due(step, frontier, able, views):
                 return None
             return self._make(step, able, views, {}, (), len(able), self._freeze(step, views))
         roster = [peer for peer in old.roster if peer in able]
@@ -140,11 +140,17 @@ class Lead:
             excluded=tuple(sorted(board.excluded)),
         )
 
-    def _due(self, frontier: int, able: list[PeerId], views: dict[PeerId, Status]) -> bool:
-        """The plan after the next: when the first set of the current step is done, so that it
-        knows fresh speeds and newcomers; and not while a boundary is held for somebody."""
-        if not any(views[peer].applied == frontier and views[peer].sets for peer in able):
-            return False
+    def _due(
+        self, step: int, frontier: int, able: list[PeerId], views: dict[PeerId, Status]
+    ) -> bool:
+        """The next step is planned at once; the one after it when the first set of the next is
+        done, so that its plan knows fresh speeds and newcomers."""
+        return step == frontier + 1 or any(
+            views[peer].applied == frontier and views[peer].sets for peer in able
+        )
+
+    def _holding(self, frontier: int) -> bool:
+        """Whether nothing new is planned for now, because somebody catches up too slowly."""
         board = self._board
         for peer, since in self._observed.items():
             if frontier - since < HOLD_AFTER:
@@ -153,8 +159,8 @@ class Lead:
                 self._held_for.add(peer)
                 board.report(Kind.CATCH_UP, f"waiting for {short(peer)} to catch up", peer)
             if board.now - self._moved[peer][1] < HOLD_PATIENCE:
-                return False
-        return True
+                return True
+        return False
 
     def _watch(self, views: dict[PeerId, Status], able: list[PeerId]) -> None:
         """Note since when each peer catches up, and when it last made progress."""

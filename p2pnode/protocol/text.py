@@ -23,11 +23,10 @@ def clean(text: str, max_chars: int = LIMITS.name_chars) -> str:
     vanish; every run of white space becomes one space; the rest is normalised to NFC. The caller
     shows a peer's short id beside its name, because look-alike letters are legitimate.
     """
-    # A bound first: normalising a megabyte to keep 32 characters would be a gift to a sender.
-    text = unicodedata.normalize("NFC", text[: 8 * max_chars])
     kept: list[str] = []
     marks = 0
-    for char in text:
+    # A bound first: reading a megabyte to keep 32 characters would be a gift to a sender.
+    for char in text[: 8 * max_chars]:
         category = unicodedata.category(char)
         if category in _SPACES or char in "\t\r\n\v\f":
             marks = MAX_MARKS  # a mark cannot sit on a space
@@ -40,6 +39,6 @@ def clean(text: str, max_chars: int = LIMITS.name_chars) -> str:
         elif not category.startswith("C"):
             marks = 0
             kept.append(char)
-    # Dropping characters can bring a base and its mark together, so normalise once more.
+    # Only now: dropping characters can bring a base and its mark together.
     result = unicodedata.normalize("NFC", "".join(kept))[:max_chars].strip()
     return result or UNNAMED

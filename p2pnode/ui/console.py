@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, TextIO
 
-from p2pnode.ui.events import Event, Step, sentence, to_json
+from p2pnode.ui.events import Event, Step, Warn, sentence, to_json
 
 
 class Console(Protocol):
@@ -146,6 +147,41 @@ class PromptConsole:
 
     def _toolbar(self) -> str:
         return self._status or "help: commands    quit: leave and save"
+
+
+class EventLog:
+    """A console that also appends every event to a file, one JSON object a line.
+
+    Each line begins with `t`, seconds since the node started. A full disk ends the log, not the
+    node.
+    """
+
+    def __init__(self, inner: Console, path: Path, clock: Callable[[], float]) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._started = clock()
+        self._file: TextIO | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            inner.show(Warn(text=f"No event log: cannot write {path}: {error.strerror}."))
+
+    def show(self, event: Event) -> None:
+        if self._file is not None:
+            line = f'{{"t":{self._clock() - self._started:.3f},{to_json(event)[1:]}\n'
+            try:
+                self._file.write(line)
+            except OSError as error:
+                self._file = None
+                self._inner.show(Warn(text=f"The event log ends here: {error.strerror}."))
+        self._inner.show(event)
+
+    def ask(self, question: str | None) -> None:
+        self._inner.ask(question)
+
+    async def run(self, on_line: Callable[[str], None]) -> None:
+        await self._inner.run(on_line)
 
 
 def open_console(json_events: bool, clock: Callable[[], float]) -> Console:

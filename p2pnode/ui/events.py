@@ -92,6 +92,8 @@ class Step(Event, frozen=True):
     tokens_per_s: float
     slots_here: int
     nodes: int
+    rss_mb: float
+    """Resident memory of this process, MB of 2^20 bytes."""
 
 
 class HeldOut(Event, frozen=True):

@@ -49,6 +49,14 @@ class Faults:
 
 
 @dataclass
+class Lane:
+    """Tasks that run one after the other."""
+
+    waiting: deque[Task] = field(default_factory=deque)
+    running: Task | None = None
+
+
+@dataclass
 class Machine:
     """One node of a simulated world."""
 
@@ -65,6 +73,7 @@ class Machine:
     failed: ef.Failed | None = None
     released: bool = False
     boots: int = 0
+    stripped: bool = False
 
     def boot(self, state: toy.State, start: bool = True) -> None:
         """Start (again) from a state, with empty memory."""
@@ -72,9 +81,7 @@ class Machine:
         self.up, self.released, self.finished, self.failed = True, False, None, None
         self.state = state
         self.previous: toy.State | None = None
-        self.tasks: deque[Task] = deque()
-        self.busy = False
-        self.running: Task | None = None
+        self.lanes = Lane(), Lane()
         world = self.world
         self.core = self.core_class(
             Setup(
@@ -134,16 +141,11 @@ class Machine:
             case ef.Send():
                 self.world.transmit(self, self._tamper(effect))
             case ef.CancelCompute(step, slots):
-                if self.running == ef.Compute(step, slots):
-                    self.busy, self.running = False, None
-                self.tasks = deque(
-                    task
-                    for task in self.tasks
-                    if not (
-                        isinstance(task, ef.Compute)
-                        and (task.step, task.slots, task.reference) == (step, slots, False)
-                    )
-                )
+                lane = self.lanes[1]
+                unwanted = ef.Compute(step, slots)
+                if lane.running == unwanted:
+                    lane.running = None
+                lane.waiting = deque(task for task in lane.waiting if task != unwanted)
                 self._next_task()
             case ef.Report() | ef.DropPeer():
                 self.world.reports.append((self.name, effect))
@@ -158,31 +160,35 @@ class Machine:
                 self.failed = effect
                 self.world.closed(self)
             case _:
-                self.tasks.append(effect)
+                self.lanes[isinstance(effect, ef.Compute)].waiting.append(effect)
                 self._next_task()
 
     def _tamper(self, send: ef.Send) -> ef.Send:
         message, faults = send.message, self.faults
         if isinstance(message, Contribution) and 0 < faults.strips_probe_at <= message.step:
+            self.stripped = True
             return replace(send, message=structs.replace(message, probe=b""))
         if isinstance(message, ShardSum) and message.step == faults.corrupts_sums_at:
             return replace(send, payload=toy.pack([v + 1 for v in toy.unpack(send.payload)]))
         return send
 
     def _next_task(self) -> None:
-        if self.busy or not self.tasks:
-            return
-        self.busy = True
-        task = self.running = self.tasks.popleft()
+        """Sets are computed in the background, slot by slot; everything else goes first."""
+        for lane in self.lanes:
+            if lane.running is None and lane.waiting:
+                self._start(lane, lane.waiting.popleft())
+
+    def _start(self, lane: Lane, task: Task) -> None:
+        lane.running = task
         boot = self.boots
 
         def done() -> None:
-            if self.boots != boot or self.running is not task:
+            if self.boots != boot or lane.running is not task:
                 return
             if self.world.now < self.paused_until:
                 self.world.at(self.paused_until, done)
                 return
-            self.busy, self.running = False, None
+            lane.running = None
             event = self._perform(task)
             self._next_task()
             if event is not None:
@@ -194,7 +200,7 @@ class Machine:
         if isinstance(task, ef.Compute):
             factor = 5.0 if task.reference else 1.0
             return self.slot_time * len(task.slots) * factor
-        return 0.0 if isinstance(task, ef.Commit) else 0.1 * self.slot_time
+        return 0.0 if isinstance(task, ef.Commit) else min(0.1 * self.slot_time, 0.05)
 
     def _perform(self, task: Task) -> ev.Event | None:
         perform: dict[type, Callable[..., ev.Event | None]] = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.core import StepCore
+from p2pnode.protocol.effects import Kind, Report
 from p2pnode.protocol.messages import StopOrder
 from tests.harness import toy
 from tests.harness.machine import Faults, Machine
@@ -47,8 +48,11 @@ def check(world: World) -> None:
             if machine.faults == Faults():
                 raise OracleError(f"{machine.name} is sound, but failed: {machine.failed.text}")
             continue
-        if machine.faults.strips_probe_at:
-            raise OracleError(f"{machine.name} sent work without a probe and was kept")
+        if machine.stripped and not any(
+            isinstance(report, Report) and report.kind is Kind.REFUSED and report.peer == machine.me
+            for _, report in world.reports
+        ):
+            raise OracleError(f"{machine.name} sent work without a probe and was not refused")
         if machine.finished is None:
             raise OracleError(
                 f"{machine.name} did not finish: it is at step {machine.core.applied} of "

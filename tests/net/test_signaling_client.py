@@ -33,6 +33,7 @@ from signaling.messages import (
     Relayed,
     View,
     Welcome,
+    decode_from_node,
     encode,
 )
 
@@ -296,6 +297,26 @@ async def test_member_keeps_trying_even_if_a_server_says_it_was_dismissed():
         client.set_roster(b"signed")
         for _ in range(3):
             assert "turned this node away" in (await next_of(client, Offline)).reason
+
+
+@pytest.mark.parametrize(
+    ("role", "want"), [("host", "any"), ("member", "guest"), ("waiting", "guest")]
+)
+async def test_later_registrations_bring_the_roster_and_found_rooms_only_as_host(role, want):
+    registrations = []
+
+    async def conversation(ws):
+        await ws.send_bytes(encode(Challenge(PROTOCOL, bytes(32))))
+        registrations.append(decode_from_node(await ws.receive_bytes()))
+        await ws.send_bytes(encode(Welcome()))
+        await ws.send_bytes(encode(View(role, None)))
+
+    async with fake_server(conversation) as url, client_of(url) as client:
+        await next_of(client, View)
+        client.publish_roster(b"signed")
+        await next_of(client, View)
+    assert (registrations[0].want, registrations[0].roster) == ("any", None)
+    assert (registrations[1].want, registrations[1].roster) == (want, b"signed")
 
 
 async def test_retries_are_spread_and_capped(monkeypatch):

@@ -419,6 +419,21 @@ def test_restarted_member_gets_in_while_the_host_is_away(world):
     assert two.error is None
 
 
+def test_while_the_host_is_away_only_the_newest_roster_is_taken(world):
+    """A restarted member asks another one; an old roster of the host's is not good enough."""
+    host, one, two = world.room_of(Node("host"), Node("one"), Node("two"))
+    old = sign_roster(host.identity, ROOM, 2, host.admission.roster.members)
+    world.disconnect(host)
+    world.disconnect(one)
+    again = Node("one", identity=one.identity)
+    world.connect(again)
+    world.carry_out(two, two.admission._post.send(again.id, "roster", old.encode()))
+    assert again.admission.roster is None
+    assert "not the host here" in again.of(effects.Note)[-1].text
+    world.tick(admit.PATIENCE)
+    assert again.admission.roster.epoch == 3
+
+
 def test_lost_roster_is_asked_for(world):
     host, one = world.room_of(Node("host"), Node("one"))
     world.tamper = lambda sender, to, sealed: None if to == one.id else sealed

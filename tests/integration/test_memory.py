@@ -1,0 +1,25 @@
+"""Memory stays flat over a long run."""
+
+import json
+import statistics
+from pathlib import Path
+
+from tests.integration.conftest import run_cli
+
+STEPS = 500
+
+
+def test_memory_is_flat_over_500_steps(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    result = run_cli("demo", "--nodes", "2", "--steps", str(STEPS), "--out", str(out))
+    assert result.returncode == 0, result.stderr
+    logs = sorted(out.glob("node-*/events.jsonl"))
+    assert len(logs) == 2
+    for log in logs:
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        sizes = {e["step"]: e["rss_mb"] for e in events if e["event"] == "step"}
+        assert len(sizes) == STEPS
+        early = statistics.median(sizes[step] for step in range(100, 150))
+        late = statistics.median(sizes[step] for step in range(STEPS - 50, STEPS))
+        # A leak of one gradient of 190 KiB per step would add 70 MiB.
+        assert late - early < 4, f"{log}: {early} MiB at step 100, {late} MiB at step {STEPS}"
