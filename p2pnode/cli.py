@@ -7,6 +7,7 @@ May import: everything below.
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -17,6 +18,7 @@ from p2pnode import __version__
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import P2PNodeError, UsageError
 from p2pnode.node_config import NodeConfig, default_home, room_code, signal_url
+from p2pnode.protocol.text import visible
 
 EXIT_CODES = """exit codes:
   0    done, or left cleanly              8    the run's configuration or arithmetic differs
@@ -54,17 +56,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if level := os.environ.get("P2PNODE_LOG"):
         logging.basicConfig(format="%(relativeCreated)d %(name)s %(message)s")
         logging.getLogger("p2pnode").setLevel(level.upper())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that it cannot show must not end a run
+            stream.reconfigure(errors="backslashreplace")
+    code = 0
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
     except P2PNodeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone; that is no error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return code
 
 
 def parser() -> argparse.ArgumentParser:
@@ -315,17 +322,15 @@ def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
 
 
 def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65_535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port (0 to 65535; 0 takes a free one)")
-    return value
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535; 0 takes a free one)")
+    return int(text)
 
 
 def _node_at_step(text: str) -> tuple[int, int]:
@@ -353,7 +358,7 @@ def _join(arguments: argparse.Namespace) -> int:
     from p2pnode.protocol.code import Invite, parse_invite
 
     given = room_code(arguments.room, arguments.room_file)
-    invite = parse_invite(given) if given else Invite("")
+    invite = parse_invite(given) if given is not None else Invite("")
     server = arguments.signal or invite.server
     if arguments.serve and server:
         raise UsageError("--serve starts a signaling server here; leave out the other server")

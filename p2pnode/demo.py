@@ -23,6 +23,7 @@ import msgspec
 
 from p2pnode.config import RunOptions
 from p2pnode.errors import DivergenceError, P2PNodeError, UsageError
+from p2pnode.limits import LIMITS
 from p2pnode.protocol.code import generate_code
 from p2pnode.ui.events import (
     Computing,
@@ -53,7 +54,10 @@ class Plan:
     json: bool
 
     def check(self) -> None:
-        """Raise UsageError for a plan that cannot be carried out."""
+        """Raise UsageError or ConfigError for a plan that cannot be carried out."""
+        self.options.check()
+        if self.nodes + len(self.joins) > LIMITS.peers:
+            raise UsageError(f"a room holds at most {LIMITS.peers} nodes")
         known = set(range(1, self.nodes + 1))
         for node, _ in self.joins:
             if node in known:
@@ -62,6 +66,9 @@ class Plan:
         for node, _ in self.kills:
             if node not in known:
                 raise UsageError(f"--kill {node}: there is no node {node}")
+        for node in self.reference:
+            if node not in known:
+                raise UsageError(f"--reference-nodes {node}: there is no node {node}")
         if len({node for node, _ in self.kills}) == len(known):
             raise UsageError("--kill would leave no node to finish the run")
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
@@ -77,6 +84,10 @@ def demo(plan: Plan) -> int:
     """Run the demo to its end; 0 if every surviving node printed the same hash."""
     plan.check()
     plan.out.mkdir(parents=True, exist_ok=True)
+    # A polite kill ends as Ctrl-C does, so that no node process is left behind.
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda *_: signal.raise_signal(signal.SIGINT))
     return asyncio.run(_demo(plan))
 
 
@@ -158,25 +169,39 @@ class Cluster:
         for task in (opened, ended):
             task.cancel()
         if not host.room_open.is_set():
-            raise P2PNodeError(f"the host did not open its room; see {self._log_path(1)}")
+            raise self._host_failed()
         for number in range(2, self._plan.nodes + 1):
             await self._start(number)
         while self._readers:
             readers, self._readers = self._readers, []
             await asyncio.gather(*readers)
+        if not self._run_started:
+            raise self._host_failed()
 
     async def stop(self) -> None:
         """End whatever still runs."""
-        for node in self._nodes.values():
-            if node.process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    node.process.terminate()
+        self._terminate()
         for node in self._nodes.values():
             try:
                 await asyncio.wait_for(node.process.wait(), 10)
             except TimeoutError:
                 node.process.kill()
                 await node.process.wait()
+
+    def _terminate(self) -> None:
+        for node in self._nodes.values():
+            if node.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    node.process.terminate()
+
+    def _host_failed(self) -> P2PNodeError:
+        """What to say when no run began: the host's own last words, under its exit code."""
+        log = self._log_path(1)
+        words = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        reason = words[-1].removeprefix("error: ") if words else "it gave no reason"
+        error = P2PNodeError(f"the host did not begin a run: {reason} (see {log})")
+        error.exit_code = max(self._nodes[1].process.returncode or 1, 1)
+        return error
 
     def conclude(self) -> int:
         """Print the outcome; 0 if all surviving nodes hold the same state."""
@@ -266,6 +291,8 @@ class Cluster:
                 continue
             await self._handle(node, event)
         node.exit_code = await node.process.wait()
+        if node.number == 1 and not self._run_started:
+            self._terminate()  # only the host can begin the run: the others would wait for ever
 
     async def _handle(self, node: Node, event: object) -> None:
         match event:

@@ -22,6 +22,7 @@ from p2pnode.errors import (
     NonFiniteError,
     P2PNodeError,
     PeerError,
+    RefusedError,
     RunMismatchError,
 )
 from p2pnode.jobs import Jobs
@@ -99,6 +100,7 @@ class Node:
         self._leaving = False
         self._answered: set[PeerId] = set()
         """Peers that are ready for the run, or have declined it."""
+        self._sources: set[PeerId] = set()
         self._answers = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
@@ -161,6 +163,10 @@ class Node:
     def on_refused(self, error: Exception) -> None:
         self._fail(error)
 
+    def on_deposed(self) -> None:
+        if self._starting:
+            self._fail(RefusedError("The host of this room is back; join it with --guest."))
+
     def on_roster(self, roster: Roster, removed: tuple[PeerId, ...]) -> None:
         if self._session is not None:
             self._session.handle(events.RosterChanged(roster.ids, removed))
@@ -183,7 +189,7 @@ class Node:
     def on_heard(self, heard: wire.Heard) -> None:
         if self._session is not None:
             self._session.handle(events.Heard(heard.peer, heard.nbytes))
-        elif self._share is not None:
+        elif self._share is not None and heard.nbytes:
             self._share.heard(heard.peer, asyncio.get_running_loop().time())
 
     def on_message(self, message: wire.Received) -> None:
@@ -200,11 +206,13 @@ class Node:
     def on_lobby(self, peer: PeerId, message: LobbyMessage) -> None:
         match message:
             case Announce():
+                self._sources.add(peer)
                 self._on_announce(peer, message)
             case Ready() | Declined() if self._run is not None:
                 if message.run != self._run.run_id():
                     return
                 self._answered.add(peer)
+                self._sources.add(peer)
                 self._answers.set()
                 if isinstance(message, Declined):
                     name = self._room.name(peer)
@@ -318,12 +326,16 @@ class Node:
             size = min(manifest.size, LIMITS.shared_data_bytes)
             text = f"Fetching the run's text ({size / 2**20:.1f} MiB) from the other machines …"
             self._console.show(Info(text=text))
-            raw = await share.fetch(size, self._show_progress)
+            raw = await share.fetch(size, self._donors, self._show_progress)
             dataset = await self._compute(Dataset.from_blob, manifest, raw)
         blob = await self._compute(text_blob, dataset)
         if share is not None and blob is not None:
             share.serve(blob)
         return dataset
+
+    def _donors(self) -> set[PeerId]:
+        """Linked peers that announced the run or are ready for it: they may have its text."""
+        return self._sources & self._room.mesh.links()
 
     def _show_progress(self, here: int, total: int) -> None:
         if total:

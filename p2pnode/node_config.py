@@ -21,7 +21,7 @@ class NodeConfig:
     """What `join` was told about this machine."""
 
     signal: str
-    """URL of the signaling server, `http(s)://…`."""
+    """Address of the signaling server, as `net.signaling_url.server_url` reads it."""
     code: str | None
     """Room code; None lets a host make one."""
     name: str
@@ -67,8 +67,6 @@ def signal_url(given: str | None) -> str:
             "it starts one and prints the exact command for the others. Or name a server with "
             "--signal http://HOST:8765 or the environment variable P2PNODE_SIGNAL."
         )
-    if "://" not in url:
-        url = f"http://{url}"
     return url.rstrip("/")
 
 
@@ -81,4 +79,4 @@ def room_code(given: str | None, file: Path | None) -> str | None:
             return file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read the room code from {file}: {error}") from None
-    return given or os.environ.get("P2PNODE_ROOM") or None
+    return given if given is not None else os.environ.get("P2PNODE_ROOM") or None

@@ -56,6 +56,9 @@ class Occupant(Protocol):
     def on_host(self) -> None:
         """This node is the room's host, and the room is open."""
 
+    def on_deposed(self) -> None:
+        """The server had lost the room, and its true host is back: this node is not host."""
+
     def on_link_up(self, peer: PeerId) -> None: ...
     def on_link_down(self, peer: PeerId) -> None: ...
     def on_heard(self, heard: wire.Heard) -> None: ...
@@ -267,6 +270,9 @@ class Room:
             )
 
     def _on_standing(self, standing: admit_effects.Standing) -> None:
+        if standing.role == "waiting" and self._invited:
+            self._invited = False
+            self._occupant.on_deposed()
         if standing.role == "waiting" and not self._waiting_shown:
             self._waiting_shown = True
             self._console.show(Waiting(host=short_id(standing.host) if standing.host else ""))

@@ -31,6 +31,7 @@ from p2pnode.protocol import effects, events
 from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.messages import encode
 from p2pnode.protocol.setup import Setup
+from p2pnode.protocol.text import visible
 from p2pnode.ui.events import Checkpoint, Computing, Event, HeldOut, Info, Step, Warn
 from p2pnode.worker import Urgency, Worker
 
@@ -151,7 +152,8 @@ class Session:
                 self._sets = deque(
                     partial
                     for partial in self._sets
-                    if (partial.effect.step, partial.effect.slots) != (effect.step, effect.slots)
+                    if partial.effect.reference
+                    or (partial.effect.step, partial.effect.slots) != (effect.step, effect.slots)
                 )
             case effects.Reduce():
                 self._run(self._jobs.reduce, effect)
@@ -238,7 +240,7 @@ class Session:
 
     def _report(self, report: effects.Report) -> None:
         quiet = (effects.Kind.LEADER, effects.Kind.ROSTER, effects.Kind.CATCH_UP, effects.Kind.STOP)
-        text = report.text
+        text = visible(report.text)
         self._show(Info(text=text) if report.kind in quiet else Warn(text=text))
 
     async def _finish(self, effect: effects.Finished, saved: asyncio.Future[Path]) -> None:

@@ -7,7 +7,8 @@ the run's record, signed by the host, so whoever serves it cannot change it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 
 from p2pnode.net import events as wire
 from p2pnode.net.mesh import Mesh
@@ -77,22 +78,30 @@ class DataShare:
             self._fetcher.forget_requests(peer)
             self._changed.set()
 
-    async def fetch(self, size: int, progress: Callable[[int, int], None]) -> bytes:
-        """The blob of at most `size` bytes, from whoever is linked; waits until it is whole.
+    async def fetch(
+        self,
+        size: int,
+        donors: Callable[[], Iterable[PeerId]],
+        progress: Callable[[int, int], None],
+    ) -> bytes:
+        """The blob of at most `size` bytes; waits until it is whole.
 
-        progress: called with the bytes here and the bytes in all.
+        donors: who may have it now. progress: called with bytes here and bytes in all, when they
+        change.
         """
         loop = asyncio.get_running_loop()
         self._fetcher = fetcher = Fetcher(self._run, self._root, size)
+        shown = (0, 0)
         while not fetcher.done:
-            fetcher.set_donors(self._mesh.links())
+            fetcher.set_donors(donors())
             for peer, want in fetcher.requests(loop.time()):
                 self._send(peer, want, b"", wire.Priority.CONTROL)
             self._changed.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
-            except TimeoutError:
-                progress(*fetcher.progress)
+            if fetcher.progress != shown:
+                shown = fetcher.progress
+                progress(*shown)
         self._fetcher = None
         return bytes(fetcher.blob())
 

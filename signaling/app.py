@@ -9,7 +9,6 @@ May import: limits, messages, outgoing, page, rooms, stun.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import secrets
 import socket
@@ -100,8 +99,7 @@ class SignalingServer:
     async def stop(self) -> None:
         """Close everything within about two seconds; nodes are told that the server goes away."""
         self._ticker.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._ticker
+        await asyncio.wait([self._ticker])
         await self._site.stop()
         self._stun.close()
         # aiohttp's own clean-up would wait for the WebSocket handlers until its time-out.
@@ -184,8 +182,7 @@ class SignalingServer:
             del self._outgoing[number]
             self._carry_out(self._rooms.on_disconnect(number, self._loop.time()))
             sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sender
+            await asyncio.wait([sender])
             del self._sockets[number]
             self._in_use.discard(request.protocol)
         return ws

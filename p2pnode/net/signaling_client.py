@@ -132,8 +132,7 @@ class SignalingClient:
     ) -> None:
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
         if self._session is not None:
             await self._session.close()
 
@@ -239,8 +238,8 @@ class SignalingClient:
         finally:
             self._online = False
             sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sender
+            # Not `await sender`: its cancellation and our own could not be told apart.
+            await asyncio.wait([sender])
             await socket.close()
 
     async def _send_all(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -254,20 +253,19 @@ class SignalingClient:
     ) -> tuple[aiohttp.ClientWebSocketResponse, Welcome]:
         """Connect and register once."""
         try:
-            socket = await asyncio.wait_for(
-                session.ws_connect(
+            async with asyncio.timeout(ANSWER):
+                socket = await session.ws_connect(
                     self._url,
                     timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE),
                     heartbeat=HEARTBEAT,
                     max_msg_size=MESSAGE_BYTES,
                     compress=0,
-                ),
-                ANSWER,
-            )
+                )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ServerUnreachableError(explain(self._url, error)) from None
         try:
-            welcome = await asyncio.wait_for(self._register(socket), ANSWER)
+            async with asyncio.timeout(ANSWER):
+                welcome = await self._register(socket)
         except TimeoutError:
             await socket.close()
             raise ServerUnreachableError(

@@ -67,7 +67,7 @@ class Guard:
             raise PeerError(f"a contribution to step {step} has evidence for other slots")
         if any(len(item.max_abs) != setup.tensors for item in message.evidence):
             raise PeerError(f"a contribution to step {step} has evidence for another model")
-        if not board.applied < step <= board.applied + AHEAD or not self._trusted(peer):
+        if not board.applied < step <= board.applied + AHEAD or not self.trusted(peer):
             return
         if step == board.applied + 1 and message.base != board.hashes[board.applied]:
             return  # from another state; the commit rule finds out whose is wrong
@@ -84,7 +84,7 @@ class Guard:
         self._check_shard(message.shard, payload)
         if len(message.summary.max_abs) != self._board.setup.tensors:
             raise PeerError(f"a sum of step {message.step} is of another model")
-        if self._trusted(peer):
+        if self.trusted(peer):
             self._shelf.put_sum(message, peer, payload)
 
     def _check_shard(self, shard: Shard, payload: Buffer) -> None:
@@ -122,7 +122,7 @@ class Guard:
     def claimed(self, peer: PeerId, claim: Claim) -> None:
         """A peer says that a slot is not finite. Statuses repeat it until our turn has come."""
         current = claim.step == self._board.applied + 1 and claim.slot < self._board.setup.slots
-        if current and self._trusted(peer):
+        if current and self.trusted(peer):
             self._question((claim.step, claim.slot), {peer: NOT_FINITE})
 
     def set_refused(self, event: SetRefused) -> None:
@@ -196,12 +196,13 @@ class Guard:
 
     # Consequences
 
-    def _trusted(self, peer: PeerId) -> bool:
+    def trusted(self, peer: PeerId) -> bool:
+        """Nothing speaks against the peer's work so far."""
         return peer not in self._board.excluded and peer not in self._accused
 
     def accuse(self, peer: PeerId, step: int, reason: str) -> None:
         """Take nothing more from a peer and have the leader give it no more work."""
-        if not self._trusted(peer):
+        if not self.trusted(peer):
             return
         self._board.report(Kind.REFUSED, f"{short(peer)} at step {step}: {reason}", peer, step)
         self._accused[peer] = Accuse(self._board.setup.run, peer, step, reason[:200])
@@ -210,7 +211,7 @@ class Guard:
 
     def accused(self, accuser: PeerId, message: Accuse) -> None:
         """An accusation reaches the leader."""
-        if self._board.leading and self._trusted(accuser) and self._trusted(message.peer):
+        if self._board.leading and self.trusted(accuser) and self.trusted(message.peer):
             self.accuse(message.peer, message.step, f"{message.reason} (found by {short(accuser)})")
 
     def tell(self) -> None:

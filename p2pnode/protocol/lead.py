@@ -33,6 +33,7 @@ class Lead:
         self._observed: dict[PeerId, int] = {}
         self._moved: dict[PeerId, tuple[tuple[int, int], float]] = {}
         self._held_for: set[PeerId] = set()
+        self._given_up: set[PeerId] = set()
         self._apart: dict[tuple[PeerId, PeerId], float] = {}
 
     def settle(self, own: Status) -> list[Plan]:
@@ -153,13 +154,14 @@ class Lead:
         """Whether nothing new is planned for now, because somebody catches up too slowly."""
         board = self._board
         for peer, since in self._observed.items():
-            if frontier - since < HOLD_AFTER:
+            if frontier - since < HOLD_AFTER or peer in self._given_up:
                 continue
             if peer not in self._held_for:
                 self._held_for.add(peer)
                 board.report(Kind.CATCH_UP, f"waiting for {short(peer)} to catch up", peer)
             if board.now - self._moved[peer][1] < HOLD_PATIENCE:
                 return True
+            self._given_up.add(peer)
         return False
 
     def _watch(self, views: dict[PeerId, Status], able: list[PeerId]) -> None:
@@ -168,6 +170,7 @@ class Lead:
             if peer in able:
                 self._observed.pop(peer, None)
                 self._held_for.discard(peer)
+                self._given_up.discard(peer)
                 continue
             self._observed.setdefault(peer, max(item.applied for item in views.values()))
             progress = (view.applied, view.received)

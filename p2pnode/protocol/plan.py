@@ -101,10 +101,9 @@ def assign_owners(
     owners += [None] * (count - len(owners))
     load = [owners.count(i) for i in range(len(roster))]
     result = []
-    for owner in owners:
-        if owner is None:
-            owner = min(range(len(roster)), key=lambda i: (load[i], i))
-            load[owner] += 1
+    for kept in owners:
+        owner = kept if kept is not None else min(range(len(roster)), key=lambda i: (load[i], i))
+        load[owner] += kept is None
         result.append(owner)
     return tuple(result)
 

@@ -13,7 +13,6 @@ from p2pnode.protocol.effects import Reduce
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.messages import (
     Buffer,
-    Contribution,
     PeerId,
     Plan,
     Priority,
@@ -219,8 +218,10 @@ class Shelf:
         for parts in self.parts.values():
             for key in [key for key, part in parts.items() if part.peer == peer]:
                 del parts[key]
-        for step in [step for step in self.sums if step > self._board.applied]:
-            self.forget_sums(step)
+        under_way = {step for step, _ in self._reducing}
+        for step in [*under_way, *self.sums]:
+            if step > self._board.applied:
+                self.forget_sums(step)
 
     def forget_sums(self, step: int) -> None:
         """Drop the sums of a step, to be made and asked for again; contributions stay."""

@@ -16,6 +16,12 @@ MAX_MARKS = 2
 _SPACES = {"Zs", "Zl", "Zp"}
 
 
+def visible(text: str) -> str:
+    """One line for a terminal in which every character that a terminal could obey, or that does
+    not show (line ends, control, format, surrogate), stands as its escape, such as `\\x1b`."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def clean(text: str, max_chars: int = LIMITS.name_chars) -> str:
     """One line of visible text, at most `max_chars` characters, never empty.
 

@@ -3,9 +3,9 @@
 May import: board, effects, guard, messages, reduce.
 
 State t is committed when all of the newest roster have applied it with the same hash. Members that
-have gone on already speak through the sums of step t+1, which name the state they start from. If two
-differ, each recomputes its own apply with reference arithmetic; who finds itself wrong says so and
-leaves. If nobody does, the majority of hashes decides, and without one the run stops.
+have gone on already speak through the sums of step t+1, which name the state they start from. If
+two differ, each recomputes its own apply with reference arithmetic; who finds itself wrong says so
+and leaves. If nobody does, the majority of hashes decides, and without one the run stops.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Verdict:
         self._guard = guard
         self.verified = 0
         self._asked_for = 0
+        self._differed: dict[PeerId, bytes] = {}
+        """Hashes that differed at the step asked for: they count even if their peers are gone."""
         self._asked_at = 0.0
         self._answered_at = 0.0
 
@@ -75,15 +77,20 @@ class Verdict:
             stated = hash_at(status, step)
             if stated is not None:
                 voices[peer] = stated
+        if self._asked_for == step:
+            for peer, stated in self._differed.items():
+                if self._guard.trusted(peer):
+                    voices.setdefault(peer, stated)
         return voices
 
     def _inquire(
         self, step: int, mine: bytes, voices: dict[PeerId, bytes], differing: list[PeerId]
     ) -> None:
         board = self._board
-        if self._asked_for < step:
+        if self._asked_for != step:
             self._asked_for = step
             self._asked_at = board.now
+            self._differed = {}
             names = ", ".join(short(peer) for peer in differing)
             board.report(
                 Kind.DIVERGENCE,
@@ -92,6 +99,7 @@ class Verdict:
                 step,
             )
             board.out.append(Verify(step))
+        self._differed.update((peer, voices[peer]) for peer in differing)
         if self.verified < step:
             return
         took = self._answered_at - self._asked_at
@@ -120,7 +128,8 @@ class Verdict:
 
     def _may_confess(self, peer: PeerId, step: int) -> bool:
         """The peer can still find its own apply wrong."""
-        status = self._board.peers[peer].status
+        entry = self._board.peers.get(peer)
+        status = entry.status if entry is not None and self._board.good(peer) else None
         return status is not None and status.applied == step and status.verified < step
 
     def answered(self, event: Verified) -> None:

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
+from p2pnode.protocol.text import visible
 from p2pnode.ui.events import Event, Step, Warn, sentence, to_json
+
+if TYPE_CHECKING:
+    from prompt_toolkit.buffer import Buffer
 
 
 class Console(Protocol):
@@ -58,15 +63,19 @@ class PlainConsole:
             return
         text = sentence(event)
         if text is not None:
-            with contextlib.suppress(BrokenPipeError):
-                print(text, file=self._out, flush=True)
+            self._print(text)
 
     def ask(self, question: str | None) -> None:
         if question is not None:
-            print(question + " (no terminal here: use --approve all, or run me in one)")
+            advice = "(no terminal here: use --approve all, or run me in one)"
+            self._print(f"{visible(question)} {advice}")
 
     async def run(self, on_line: Callable[[str], None]) -> None:
         """Nothing can be typed here."""
+
+    def _print(self, text: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the reader went away; training goes on
+            print(text, file=self._out, flush=True)
 
 
 class StepThrottle:
@@ -102,6 +111,10 @@ class PromptConsole:
         self._session: PromptSession[str] = PromptSession(bottom_toolbar=self._toolbar)
         self._steps = StepThrottle(clock)
         self._question: str | None = None
+        self._answered: str | None = None
+        """The question that stood in the prompt when Enter was pressed."""
+        self._accept = self._session.default_buffer.accept_handler
+        self._session.default_buffer.accept_handler = self._on_enter
         self._status = ""
 
     def show(self, event: Event) -> None:
@@ -127,6 +140,7 @@ class PromptConsole:
             self._session.app.invalidate()
 
     async def run(self, on_line: Callable[[str], None]) -> None:
+        from prompt_toolkit.input.typeahead import clear_typeahead
         from prompt_toolkit.patch_stdout import patch_stdout
 
         with patch_stdout(raw=True):
@@ -139,8 +153,16 @@ class PromptConsole:
                 except KeyboardInterrupt:
                     on_line("quit")
                     return
-                on_line(line)
+                if self._answered == self._question:
+                    on_line(line)
+                if self._question != self._answered:
+                    # It changed since Enter was pressed: whatever was typed was not meant for it.
+                    clear_typeahead(self._session.input)
                 await asyncio.sleep(0)
+
+    def _on_enter(self, buffer: Buffer) -> bool:
+        self._answered = self._question
+        return self._accept(buffer) if self._accept is not None else False
 
     def _message(self) -> str:
         return f"{self._question} [y]es [n]o [l]ater: " if self._question else self.PROMPT
@@ -163,7 +185,9 @@ class EventLog:
         self._file: TextIO | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8", buffering=1)
+            # For the owner's eyes: a host's log holds the room code.
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.fdopen(handle, "a", encoding="utf-8", buffering=1)
         except OSError as error:
             inner.show(Warn(text=f"No event log: cannot write {path}: {error.strerror}."))
 

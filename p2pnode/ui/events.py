@@ -1,11 +1,13 @@
 """What a node tells its owner. One event is one line on the terminal or one JSON object.
 
-May import: nothing of ours.
+May import: protocol.text.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from p2pnode.protocol.text import visible
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower, kw_only=True):
@@ -154,10 +156,19 @@ def from_json(line: str | bytes) -> AnyEvent:
 
 
 def sentence(event: Event) -> str | None:
-    """The line a person reads, or None for events that are only for programs."""
+    """The line a person reads, or None for events that are only for programs.
+
+    Safe to print: whoever wrote the words in the event, only this program's layout is obeyed.
+    """
+    if isinstance(event, Info):  # lists and help are laid out in lines
+        return "\n".join(visible(line) for line in event.text.split("\n"))
+    words = {
+        name: visible(value)
+        for name, value in msgspec.structs.asdict(event).items()
+        if isinstance(value, str)
+    }
+    event = msgspec.structs.replace(event, **words)
     match event:
-        case Info(text=text):
-            return text
         case Warn(text=text):
             return f"warning: {text}"
         case Invite():

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol.effects import Effect
+from p2pnode.protocol.messages import Message
 from tests.harness.machine import Faults, Machine
 from tests.harness.scenario import check, over
 from tests.harness.world import World
+
+E = TypeVar("E", bound=Effect)
+M = TypeVar("M", bound=Message)
 
 
 class Recorder:
@@ -30,15 +35,16 @@ class Recorder:
         self.world.duplicates = duplicates
         self.world.loss_of_disk = 0.0
         self.effects: list[tuple[float, str, Effect]] = []
-        self.world.observe = lambda machine, effect: self.effects.append(
-            (self.world.now, machine.name, effect)
-        )
+        self.world.observe = self._note
         self.nodes = [
             self.world.add(slot_time, (faults or {}).get(number)) for number in range(count)
         ]
         for a, b in apart:
             self.world.never_link(self.nodes[a], self.nodes[b])
         self.world.start(self.nodes)
+
+    def _note(self, machine: Machine, effect: Effect) -> None:
+        self.effects.append((self.world.now, machine.name, effect))
 
     def when(self, condition: Callable[[], bool], limit: float = 200.0) -> None:
         """Let time pass until the condition holds."""
@@ -61,7 +67,7 @@ class Recorder:
         self.world.admit(machine)
         return machine
 
-    def of(self, kind: type, name: str | None = None) -> list[Effect]:
+    def of(self, kind: type[E], name: str | None = None) -> list[E]:
         """All effects of a kind so far, of one machine or all."""
         return [
             effect
@@ -78,6 +84,10 @@ class Recorder:
             and isinstance(effect.message, kind)
             and name in (None, who)
         ]
+
+    def messages(self, kind: type[M], name: str | None = None) -> list[M]:
+        """All messages of a kind that were sent so far."""
+        return [send.message for send in self.sent(kind, name) if isinstance(send.message, kind)]
 
     def reports(self, kind: ef.Kind, name: str | None = None) -> list[str]:
         return [

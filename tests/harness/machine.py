@@ -113,7 +113,7 @@ class Machine:
             return
         if world.now < self.paused_until:
             boot = self.boots
-            world.at(self.paused_until, lambda: self.boots == boot and self.feed(event))
+            world.feed_at(self.paused_until, self, event, lambda: self.boots == boot)
             return
         if world.trace and not isinstance(event, ev.Tick | ev.Heard):
             world.note(self.name, f"<- {world.show(event)}")

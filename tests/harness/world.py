@@ -6,6 +6,7 @@ its way. Delays differ from message to message, so channels and links overtake e
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 import random
@@ -80,6 +81,17 @@ class World:
         self._count += 1
         heapq.heappush(self._heap, (max(when, self.now), self._count, action))
 
+    def feed_at(
+        self, when: float, machine: Machine, event: ev.Event, valid: Callable[[], bool]
+    ) -> None:
+        """Give a machine an event at a time, if that is still true then."""
+
+        def happen() -> None:
+            if valid():
+                machine.feed(event)
+
+        self.at(when, happen)
+
     def run(self, until: float, done: Callable[[], bool]) -> bool:
         """Let time pass; True if `done` came true before `until`."""
         while self._heap and not done():
@@ -114,11 +126,12 @@ class World:
 
     def announce(self, kicked: tuple[PeerId, ...] = ()) -> None:
         """The member list reaches everybody, at different times."""
+
+        def tell(machine: Machine) -> None:
+            machine.feed(ev.RosterChanged(self.members, kicked))
+
         for machine in self.machines.values():
-            self.at(
-                self.now + self.random.uniform(0.0, 0.5),
-                lambda m=machine: m.feed(ev.RosterChanged(self.members, kicked)),
-            )
+            self.at(self.now + self.random.uniform(0.0, 0.5), functools.partial(tell, machine))
 
     def start(self, machines: list[Machine], after: float = 0.6) -> None:
         """All run and link up; the first is the host and begins to lead `after` so long."""
@@ -129,7 +142,7 @@ class World:
         for machine in machines:
             self.connect(machine, 0.3)
         boot = host.boots
-        self.at(after, lambda: host.boots == boot and host.feed(ev.Start(lead=True)))
+        self.feed_at(after, host, ev.Start(lead=True), lambda: host.boots == boot)
 
     def connect(self, machine: Machine, within: float) -> None:
         """Links to all running machines come up."""
@@ -146,15 +159,13 @@ class World:
 
     def restart(self, machine: Machine) -> None:
         """A member starts again, maybe without what it had on disk."""
-        if machine.me not in self.members or (self.stopped and self.nobody_left()):
-            return  # alone it could not know of the stop
+        if machine.me not in self.members or self.stopped:
+            return  # after a stop it might find nobody left to tell it of that
+        if machine.up:
+            self.crash(machine)
         lost = self.random.random() < self.loss_of_disk
         machine.boot(toy.initial() if lost else machine.disk)
         self.connect(machine, 3.0)
-
-    def nobody_left(self) -> bool:
-        """Whoever took part has gone."""
-        return not any(m.up and not m.released and not m.failed for m in self.machines.values())
 
     def saves(self, machine: Machine, step: int) -> bool:
         """Whether a machine writes this state to disk."""
@@ -173,8 +184,7 @@ class World:
         for other in self.machines.values():
             if other is not machine:
                 self.at(
-                    self.now + 1.0,
-                    lambda o=other: self.link_down(machine, o, notice=0.2),
+                    self.now + 1.0, functools.partial(self.link_down, machine, other, notice=0.2)
                 )
 
     # Links
@@ -198,9 +208,11 @@ class World:
             link.queued.clear()
             a.feed(ev.LinkUp(b.me))
             session = link.session
-            self.at(
+            self.feed_at(
                 self.now + self.random.uniform(0.0, 0.2),
-                lambda: link.up and link.session == session and b.feed(ev.LinkUp(a.me)),
+                b,
+                ev.LinkUp(a.me),
+                lambda: link.up and link.session == session,
             )
 
         self.at(when, happen)
@@ -212,11 +224,13 @@ class World:
             return
         link.up = False
         link.session += 1
+        session = link.session
         for one, other in ((a, b), (b, a)):
-            session = link.session
-            self.at(
+            self.feed_at(
                 self.now + self.random.uniform(0.0, notice),
-                lambda o=one, p=other: link.session == session and o.feed(ev.LinkDown(p.me)),
+                one,
+                ev.LinkDown(other.me),
+                lambda: link.session == session,
             )
 
     def flap(self, a: Machine, b: Machine, seconds: float) -> None:
@@ -299,14 +313,11 @@ class World:
             receiving = self.machines[receiver]
             moment = starts + FRAGMENT_TIME
             while moment < arrives:
-                self.at(
+                self.feed_at(
                     moment,
-                    lambda: (
-                        link.up
-                        and link.session == session
-                        and sender not in link.blocked
-                        and receiving.feed(ev.Heard(sender, 1000))
-                    ),
+                    receiving,
+                    ev.Heard(sender, 1000),
+                    lambda: link.up and link.session == session and sender not in link.blocked,
                 )
                 moment += FRAGMENT_TIME
         self.at(arrives, arrive)
@@ -334,8 +345,10 @@ class World:
         plan = core.plan
         told = plan and (plan.key, plan.step, plan.roster, plan.observers, plan.owners)
         return self.show(
-            (machine.name, core.applied, core.committed, core.last_step, core.term)
-            + (core.leader, core.leading, told, machine.failed, machine.released)
+            (
+                *(machine.name, core.applied, core.committed, core.last_step, core.term),
+                *(core.leader, core.leading, told, machine.failed, machine.released),
+            )
         )
 
     def show(self, item: object) -> str:

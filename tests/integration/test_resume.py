@@ -78,7 +78,7 @@ async def test_resume_gives_the_unbroken_bits(
     async with Node(server, tmp_path, "a", "--start-when", "1", *RUN) as node:
         await node.until("step", step=12)
         assert await node.end(number) == (0 if number == signal.SIGTERM else -number)
-    saved = sorted(path.name for path in (tmp_path / "a").iterdir())
+    saved = await asyncio.to_thread(os.listdir, tmp_path / "a")
     assert any("step-00000010" in name for name in saved)
     async with (
         Node(server, tmp_path, "a", "--start-when", "2", "--resume", "auto") as host,

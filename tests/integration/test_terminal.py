@@ -3,6 +3,8 @@
 import os
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ SECONDS = 120
 
 
 class Terminal:
-    """A process in a pseudo-terminal."""
+    """A process in a pseudo-terminal that is read all the time, as a real one is."""
 
     def __init__(self, *arguments: str) -> None:
         self.child = pexpect.spawn(
@@ -26,20 +28,45 @@ class Terminal:
             cwd=str(ROOT),
             env=os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
             encoding="utf-8",
-            timeout=SECONDS,
             dimensions=(40, 160),
         )
+        self._text = ""
+        self._seen = 0
+        self._over = False
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def sees(self, text: str) -> str:
-        self.child.expect(re.compile(text))
-        return str(self.child.match.group(0))
+    def _read(self) -> None:
+        while not self._over:
+            try:
+                text = self.child.read_nonblocking(4096, timeout=None)
+            except (pexpect.EOF, OSError, ValueError):
+                text, self._over = "", True
+            with self._changed:
+                self._text += text
+                self._changed.notify_all()
+
+    def sees(self, pattern: str) -> str:
+        """Wait for the pattern after what was seen before; returns what matched."""
+        deadline = time.monotonic() + SECONDS
+        with self._changed:
+            while not (match := re.compile(pattern).search(self._text, self._seen)):
+                left = deadline - time.monotonic()
+                assert left > 0, f"no {pattern!r} in:\n{self._text[-3000:]}"
+                assert not self._over, f"ended without {pattern!r}:\n{self._text[-3000:]}"
+                self._changed.wait(left)
+            self._seen = match.end()
+            return match.group(0)
 
     def types(self, line: str) -> None:
         self.child.send(line + "\r")
 
-    def ends(self) -> int:
-        self.child.expect(pexpect.EOF)
-        self.child.close()
+    def ends(self, seconds: float = SECONDS) -> int:
+        """Exit code, once everything it printed was read."""
+        self._reader.join(seconds)
+        assert self._over, f"still running; it said:\n{self._text[-3000:]}"
+        self.child.wait()
         return int(self.child.exitstatus if self.child.exitstatus is not None else -1)
 
 
@@ -118,7 +145,7 @@ def test_leaving_with_a_question_open(how: str, terminals: list[Terminal], tmp_p
         *("--home", str(tmp_path / "a"), "--out", str(tmp_path / "o")),
     )
     terminals.append(host)
-    invite = host.sees(r"--room \S+").split()[1]
+    invite = host.sees(r"--room \S+@\S+").split()[1]
     guest = Terminal(
         *("p2pnode", "join", "--guest", "--room", invite, "--home", str(tmp_path / "b")),
         *("--name", "bob", "--out", str(tmp_path / "p")),
@@ -131,5 +158,4 @@ def test_leaving_with_a_question_open(how: str, terminals: list[Terminal], tmp_p
         host.child.sendintr()
     else:
         host.child.kill(15 if how == "terminate" else 1)
-    host.child.timeout = 10
-    assert host.ends() == 0
+    assert host.ends(10) == 0

@@ -356,6 +356,23 @@ async def test_leaving_while_the_server_is_away():
             await next_of(client, Offline)
 
 
+async def test_leaving_at_any_moment():
+    """Also while a connection is being made, or is just ending by itself."""
+
+    async def conversation(ws):
+        await ws.send_bytes(encode(Challenge(PROTOCOL, bytes(32))))
+        await ws.receive_bytes()
+        await ws.send_bytes(encode(Welcome()))
+
+    async with fake_server(conversation) as url:
+        for turns in range(120):
+            async with asyncio.timeout(SOON), client_of(url) as client:
+                for _ in range(turns % 40):
+                    await asyncio.sleep(0)
+                if turns % 3 == 0:
+                    await next_of(client, Offline)
+
+
 async def test_outbox_is_bounded():
     async with SignalingServer("127.0.0.1", 0) as server, client_of(server) as client:
         await next_of(client, View)

@@ -1,0 +1,129 @@
+"""From complete sums to a committed state.
+
+May import: board, effects, events, guard, messages, reduce, verdict.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from p2pnode.protocol.board import Board
+from p2pnode.protocol.effects import Apply, Commit, Ending, Fault, Kind
+from p2pnode.protocol.events import ApplyRefused
+from p2pnode.protocol.guard import Guard
+from p2pnode.protocol.messages import PeerId, Summary
+from p2pnode.protocol.reduce import Shelf, Sum
+from p2pnode.protocol.verdict import Verdict
+
+APPLY_TRIES = 3
+"""Times that contradictory sums of one step are asked for again before this node gives up."""
+
+
+class Applier:
+    """Applies a step when the one before it is committed and the sums agree."""
+
+    def __init__(self, board: Board, shelf: Shelf, guard: Guard, verdict: Verdict) -> None:
+        self._board = board
+        self._shelf = shelf
+        self._guard = guard
+        self._verdict = verdict
+        self._tries = 0
+        self._summary: Summary | None = None
+        self.running = False
+        """Apply runs: the state is about to change."""
+
+    def commit(self) -> None:
+        """Commit the applied state if the hashes say so."""
+        board = self._board
+        if board.applied == board.committed or not self._verdict.committed():
+            return
+        board.committed = board.applied
+        plan = board.plans.get(board.applied)
+        credits = Counter[PeerId]()
+        if plan is not None:
+            for work in plan.work:
+                credits[plan.roster[work.workers[0]]] += len(work.slots)
+        state_hash = board.hashes[board.applied]
+        board.out.append(Commit(board.applied, state_hash, self._summary, tuple(credits.items())))
+
+    def apply(self) -> None:
+        """Start the next step's apply if everything for it is here."""
+        board = self._board
+        step = board.applied + 1
+        if self.running or board.applied != board.committed or self._guard.disputed(step):
+            return
+        sums = self._shelf.complete(step)
+        if sums is None or not self._same_base(step, sums) or not self._same_summary(step, sums):
+            return
+        self.running = True
+        self._summary = sums[0].summary
+        board.out.append(Apply(step, tuple(held.payload for held in sums), self._summary))
+
+    def applied(self) -> None:
+        self.running = False
+        self._tries = 0
+
+    def loaded(self) -> None:
+        """The state came from others: there is no summary of its last step."""
+        self._tries = 0
+        self._summary = None
+
+    def refused(self, event: ApplyRefused) -> None:
+        """The sums contradict their summary: ask again. A state that would not be finite is the
+        same for everybody: the run ends before it."""
+        board = self._board
+        self.running = False
+        if event.step != board.applied + 1:
+            return
+        if event.non_finite:
+            board.last_step, board.ending = event.step - 1, Ending.NON_FINITE
+            board.detail = f"step {event.step} gives a state that is not finite ({event.reason})"
+            board.report(Kind.NON_FINITE, board.detail, None, event.step)
+            return
+        self._tries += 1
+        board.report(Kind.REFUSED, f"sums of step {event.step}: {event.reason}", None, event.step)
+        self._shelf.forget_sums(event.step)
+        if self._tries >= APPLY_TRIES:
+            board.fail(
+                Fault.DIVERGENCE,
+                f"The sums of step {event.step} contradict their evidence again and again "
+                f"({event.reason}). The run stopped here at step {board.committed}.",
+            )
+
+    def _same_base(self, step: int, sums: list[Sum]) -> bool:
+        """All sums must start from our committed state; if not, the majority is right."""
+        board = self._board
+        mine = board.hashes[board.applied]
+        bases = {held.peer: held.base for held in sums if held.peer != board.me}
+        astray = [peer for peer, base in bases.items() if base != mine]
+        if not astray:
+            return True
+        if 2 * len(astray) < 1 + len(bases):
+            for peer in astray:
+                self._guard.accuse(peer, step, "its sum starts from another state than ours")
+        else:
+            board.fail(
+                Fault.DIVERGENCE,
+                f"This machine committed another state of step {board.applied} than the others, "
+                "and no majority agrees with it.",
+            )
+        return False
+
+    def _same_summary(self, step: int, sums: list[Sum]) -> bool:
+        """Owners must say the same of the step. If not, those in the minority are wrong."""
+        board = self._board
+        votes = Counter(held.summary for held in sums)
+        if len(votes) == 1:
+            return True
+        winner, count = votes.most_common(1)[0]
+        if 2 * count <= len(sums):
+            board.fail(
+                Fault.DIVERGENCE,
+                f"The owners of step {step} contradict each other and no majority agrees. The run "
+                f"stopped here at step {board.committed}.",
+            )
+            return False
+        for held in sums:
+            if held.summary != winner and held.peer != board.me:
+                self._guard.accuse(held.peer, step, "its summary contradicts the others'")
+        return False

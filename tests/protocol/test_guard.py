@@ -1,0 +1,431 @@
+"""One core fed by hand: what it refuses from others, and what it does then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from p2pnode.protocol import effects as ef
+from p2pnode.protocol import events as ev
+from p2pnode.protocol import messages as m
+from p2pnode.protocol.core import StepCore
+from p2pnode.protocol.evidence import summarise
+from p2pnode.protocol.plan import next_term
+from p2pnode.protocol.setup import Setup
+from tests.harness import toy
+from tests.harness.machine import RUN
+
+ME, PEER, THIRD, STRANGER = (bytes([i]) * 32 for i in (1, 2, 3, 9))
+STATE = toy.initial()
+TERM = next_term(0, 0)
+
+
+class Bench:
+    """A core that leads a roster of three, at step 1 of 8 with 6 slots."""
+
+    def __init__(self, me: bytes = ME) -> None:
+        self.now = 0.0
+        self.all: list[ef.Effect] = []
+        self.core = StepCore(
+            Setup(
+                me=me,
+                run=RUN,
+                parameters=toy.PARAMETERS,
+                tensors=toy.TENSORS,
+                slots=6,
+                steps=8,
+                state_hash=STATE.hash,
+                boot=1,
+                probe=toy.PROBE,
+                members=(ME, PEER, THIRD),
+            )
+        )
+        self.seq = 0
+        for peer in (ME, PEER, THIRD):
+            if peer != me:
+                self.feed(ev.LinkUp(peer))
+        self.feed(ev.Start(lead=me == ME))
+        for peer in (PEER, THIRD):
+            if peer != me:
+                self.status(peer)
+
+    def feed(self, event: ev.Event, later: float = 0.01) -> list[ef.Effect]:
+        self.now += later
+        effects = self.core.handle(event, self.now)
+        self.all += effects
+        return effects
+
+    def tell(self, peer: bytes, message: m.Message, payload: bytes = b"") -> list[ef.Effect]:
+        return self.feed(ev.MessageReceived(peer, message, payload))
+
+    def status(self, peer: bytes, **changes: Any) -> list[ef.Effect]:
+        self.seq += 1
+        fields: dict[str, Any] = {
+            "run": RUN,
+            "boot": 1,
+            "seq": self.seq,
+            "term": TERM,
+            "leader": ME,
+            "leading": peer == ME,
+            "applied": 0,
+            "state_hash": STATE.hash,
+            "committed": 0,
+            "committed_hash": STATE.hash,
+            "plan": m.PlanKey(0, 0),
+            "current": m.PlanKey(0, 0),
+            "links": (ME, PEER, THIRD),
+            "sets": (),
+            "speed": 0.0,
+            "kept_from": 1,
+            "wants_state": False,
+            "received": 0,
+            "frozen": None,
+            "verified": 0,
+            "claim": None,
+            "stop": None,
+            "leaving": False,
+        }
+        return self.tell(peer, m.Status(**(fields | changes)))
+
+    def kinds(self, kind: type, effects: list[ef.Effect] | None = None) -> list[Any]:
+        return [e for e in (self.all if effects is None else effects) if isinstance(e, kind)]
+
+    def plans(self) -> list[m.Plan]:
+        return [e.message for e in self.kinds(ef.Send) if isinstance(e.message, m.Plan)]
+
+    def refusals(self) -> str:
+        return "; ".join(e.text for e in self.kinds(ef.Report) if e.kind is ef.Kind.REFUSED)
+
+
+def contribution(slots: tuple[int, ...], shard: m.Shard, **changes: Any) -> tuple[Any, bytes]:
+    results = [toy.gradient(STATE, 1, slot) for slot in slots]
+    low, high = shard.bounds(toy.PARAMETERS)
+    message = m.Contribution(
+        run=RUN,
+        step=1,
+        base=STATE.hash,
+        slots=slots,
+        shard=shard,
+        probe=toy.PROBE,
+        evidence=tuple(evidence for evidence, _ in results),
+    )
+    total = toy.add([values for _, values in results])
+    return structs.replace(message, **changes), toy.pack(total[low:high])
+
+
+def computed(slots: tuple[int, ...], *, reference: bool = False, **changes: Any) -> ev.Computed:
+    results = [toy.gradient(STATE, 1, slot) for slot in slots]
+    fields: dict[str, Any] = {
+        "step": 1,
+        "slots": slots,
+        "reference": reference,
+        "probe": toy.PROBE,
+        "evidence": tuple(evidence for evidence, _ in results),
+        "payload": toy.pack(toy.add([values for _, values in results])),
+    }
+    return ev.Computed(**(fields | changes))
+
+
+SHARD = m.Shard(0, 3)
+SET = (2, 3)
+
+
+def test_the_bench_leads_a_roster_of_three() -> None:
+    plan = Bench().plans()[0]
+    assert plan.roster == (ME, PEER, THIRD)
+    assert [work.slots for work in plan.work] == [(0, 1), SET, (4, 5)]
+    assert plan.owners == (0, 1, 2)
+
+
+@pytest.mark.parametrize(("probe", "what"), [(b"", "did not run"), (b"x" * 32, "failed")])
+def test_no_good_probe_no_work(probe: bytes, what: str) -> None:
+    bench = Bench()
+    bench.tell(PEER, *contribution(SET, SHARD, probe=probe))
+    assert what in bench.refusals()
+    newest = bench.plans()[-1]
+    assert PEER in newest.excluded
+    assert PEER not in newest.roster
+    assert sorted(s for work in newest.work for s in work.slots) == list(range(6))
+    before = len(bench.all)
+    bench.tell(PEER, *contribution(SET, SHARD))
+    assert not bench.kinds(ef.Reduce, bench.all[before:])
+
+
+def test_a_second_contribution_with_other_bytes_is_settled_by_recomputation() -> None:
+    bench = Bench()
+    bench.tell(PEER, *contribution(SET, SHARD))
+    message, payload = contribution(SET, SHARD)
+    lie = structs.replace(message.evidence[0], digest=b"l" * 32)
+    effects = bench.tell(
+        THIRD, structs.replace(message, evidence=(lie, message.evidence[1])), payload
+    )
+    assert "differ about slot 2" in bench.refusals()
+    assert bench.kinds(ef.Compute, effects) == [ef.Compute(1, (2,), reference=True)]
+    bench.feed(computed((0, 1)))
+    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    assert not bench.kinds(ef.Reduce), "nothing is added while a slot is disputed"
+    bench.feed(computed((2,), reference=True))
+    assert THIRD in bench.plans()[-1].excluded
+    assert PEER not in bench.plans()[-1].excluded
+
+
+def test_own_work_that_the_reference_contradicts_stops_this_node() -> None:
+    bench = Bench()
+    honest = toy.gradient(STATE, 1, 0)[0]
+    wrong = structs.replace(honest, digest=b"w" * 32)
+    bench.feed(computed((0, 1), evidence=(wrong, toy.gradient(STATE, 1, 1)[0])))
+    bench.tell(PEER, *contribution((0,), SHARD))
+    effects = bench.feed(computed((0,), reference=True))
+    assert bench.kinds(ef.Failed, effects)[0].fault is ef.Fault.UNSOUND
+
+
+def test_own_failed_probe_stops_this_node_before_anything_is_sent() -> None:
+    bench = Bench()
+    effects = bench.feed(computed((0, 1), probe=b"x" * 32))
+    assert bench.kinds(ef.Failed, effects)[0].fault is ef.Fault.UNSOUND
+    statuses = [e.message for e in bench.kinds(ef.Send, effects)]
+    assert all(isinstance(message, m.Status) and message.leaving for message in statuses)
+    assert bench.feed(ev.Tick()) == []
+
+
+def test_work_from_another_state_is_not_added() -> None:
+    bench = Bench()
+    bench.tell(PEER, *contribution(SET, SHARD, base=b"o" * 32))
+    bench.feed(computed((0, 1)))
+    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    assert not bench.kinds(ef.Reduce)
+    bench.tell(PEER, *contribution(SET, SHARD))
+    assert bench.kinds(ef.Reduce)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"slots": (3, 2)}, "do not exist"),
+        ({"slots": (2, 6)}, "do not exist"),
+        ({"slots": (1, 2)}, "evidence for other slots"),
+        ({"shard": m.Shard(3, 3)}, "does not exist"),
+        ({"shard": m.Shard(0, 1)}, "bytes"),
+    ],
+)
+def test_impossible_contributions_cost_the_link(changes: dict[str, Any], what: str) -> None:
+    bench = Bench()
+    message, payload = contribution(SET, SHARD)
+    effects = bench.tell(PEER, structs.replace(message, **changes), payload)
+    (drop,) = bench.kinds(ef.DropPeer, effects)
+    assert drop.peer == PEER
+    assert what in drop.reason
+
+
+def test_evidence_of_another_model_costs_the_link() -> None:
+    message, payload = contribution(SET, SHARD)
+    evidence = tuple(structs.replace(item, max_abs=(1,)) for item in message.evidence)
+    bench = Bench()
+    effects = bench.tell(PEER, structs.replace(message, evidence=evidence), payload)
+    assert "another model" in bench.kinds(ef.DropPeer, effects)[0].reason
+
+
+def test_contributions_of_one_peer_are_bounded() -> None:
+    bench = Bench()
+    shelf = bench.core._shelf
+    for count in range(1, 64):
+        for slots in ((0,), (1,), (2,), (3,), (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)):
+            bench.tell(PEER, *contribution(slots, m.Shard(0, count)))
+    held = sum(len(part.payload) for part in shelf.parts[1].values())
+    assert held <= 4 * toy.PARAMETERS * 6
+
+
+def test_sums_far_ahead_are_bounded() -> None:
+    bench = Bench()
+    summary = summarise([toy.gradient(STATE, 1, slot)[0] for slot in range(6)])
+    payload = toy.pack([0] * toy.PARAMETERS)
+    for step in range(1, 200):
+        for count in range(1, 8):
+            low, high = m.Shard(0, count).bounds(toy.PARAMETERS)
+            message = m.ShardSum(RUN, step, STATE.hash, m.Shard(0, count), summary)
+            bench.tell(PEER, message, payload[: 4 * (high - low)])
+    sums = bench.core._shelf.sums
+    assert len(sums) <= 32
+    assert all(len({shard.count for shard in held}) <= 4 for held in sums.values())
+
+
+def test_strangers_and_other_runs_are_not_heard() -> None:
+    bench = Bench()
+    message, payload = contribution(SET, SHARD)
+    bench.tell(STRANGER, message, payload)
+    bench.tell(PEER, structs.replace(message, run=b"o" * 16), payload)
+    assert not bench.core._shelf.parts.get(1)
+
+
+def plan(**changes: Any) -> m.Plan:
+    return structs.replace(
+        m.Plan(
+            run=RUN,
+            key=m.PlanKey(TERM, 50),
+            leader=ME,
+            step=1,
+            roster=(ME, PEER, THIRD),
+            observers=(),
+            work=(m.Work((0, 1, 2, 3), (0,)), m.Work((4, 5), (1,))),
+            owners=(0, 1, 2),
+            freeze=False,
+            excluded=(),
+        ),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"work": (m.Work((0, 1, 2, 3, 4), (0,)),)},
+        {"work": (m.Work((0, 1, 2, 3, 4, 5), (0,)), m.Work((5,), (1,)))},
+        {"work": (m.Work((1, 0, 2, 3, 4, 5), (0,)),)},
+        {"work": (m.Work((0, 1, 2, 3, 4, 5), (3,)),)},
+        {"owners": (0, 1, 3)},
+        {"roster": (ME, PEER, PEER)},
+        {"observers": (PEER,)},
+        {"excluded": (THIRD,)},
+    ],
+)
+def test_a_plan_that_does_not_add_up_costs_the_link(changes: dict[str, Any]) -> None:
+    bench = Bench(me=PEER)
+    effects = bench.tell(ME, plan(**changes))
+    assert bench.kinds(ef.DropPeer, effects)
+    assert bench.core.plan is None
+
+
+def test_older_plans_change_nothing() -> None:
+    bench = Bench(me=PEER)
+    bench.tell(ME, plan())
+    bench.tell(ME, plan(key=m.PlanKey(TERM, 49), work=(m.Work((0, 1, 2, 3, 4, 5), (1,)),)))
+    assert bench.core.plan == plan()
+    bench.tell(THIRD, plan(key=m.PlanKey(TERM - 64, 90), leader=THIRD))
+    assert bench.core.plan == plan()
+    assert bench.core.leader == ME
+
+
+def test_a_plan_of_a_later_term_wins_and_the_leader_steps_down() -> None:
+    bench = Bench()
+    assert bench.core.leading
+    later = plan(key=m.PlanKey(next_term(TERM, 2), 1), leader=THIRD)
+    bench.tell(THIRD, later)
+    assert not bench.core.leading
+    assert bench.core.plan == later
+
+
+def test_a_lost_set_cancels_and_computes_what_the_new_plan_says() -> None:
+    bench = Bench(me=PEER)
+    first = bench.tell(ME, plan())
+    assert bench.kinds(ef.Compute, first) == [ef.Compute(1, (4, 5))]
+    second = bench.tell(ME, plan(key=m.PlanKey(TERM, 51), work=(m.Work((0, 1, 2, 3, 4, 5), (1,)),)))
+    assert bench.kinds(ef.CancelCompute, second) == [ef.CancelCompute(1, (4, 5))]
+    assert bench.kinds(ef.Compute, second) == [ef.Compute(1, (0, 1, 2, 3, 4, 5))]
+
+
+def test_who_is_excluded_by_the_leader_stops() -> None:
+    bench = Bench(me=PEER)
+    effects = bench.tell(ME, plan(roster=(ME, THIRD), owners=(0, 1), excluded=(PEER,)))
+    assert bench.kinds(ef.Failed, effects)[0].fault is ef.Fault.UNSOUND
+
+
+def test_an_accusation_goes_to_the_leader_until_it_has_acted() -> None:
+    bench = Bench(me=PEER)
+    bench.tell(ME, plan())
+    bench.tell(THIRD, *contribution((0, 1), m.Shard(1, 3), probe=b""))
+    for _ in range(3):
+        bench.status(ME)
+        bench.feed(ev.Tick(), later=1.1)
+    sent = [e for e in bench.kinds(ef.Send) if isinstance(e.message, m.Accuse)]
+    assert len(sent) >= 2
+    assert {(e.peer, e.message.peer) for e in sent} == {(ME, THIRD)}
+
+
+def test_the_leader_acts_on_an_accusation() -> None:
+    bench = Bench()
+    bench.tell(THIRD, m.Accuse(RUN, PEER, 1, "its kernel probe failed"))
+    assert PEER in bench.plans()[-1].excluded
+    assert "found by 03030303" in bench.refusals()
+
+
+def test_an_impossible_part_is_traced_to_its_sender() -> None:
+    bench = Bench()
+    bench.feed(computed((0, 1)))
+    bench.tell(PEER, *contribution(SET, SHARD))
+    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    (reduce,) = bench.kinds(ef.Reduce)
+    bench.feed(ev.ReduceRefused(1, SHARD, reduce.ticket, 2, "values beyond the grid"))
+    assert THIRD in bench.plans()[-1].excluded
+
+
+def test_a_reduce_that_was_given_up_is_not_used() -> None:
+    bench = Bench()
+    bench.feed(computed((0, 1)))
+    bench.tell(PEER, *contribution(SET, SHARD))
+    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    (reduce,) = bench.kinds(ef.Reduce)
+    bench.tell(PEER, m.Accuse(RUN, THIRD, 1, "wrong"))
+    low, high = SHARD.bounds(toy.PARAMETERS)
+    bench.feed(ev.Reduced(1, SHARD, reduce.ticket, toy.pack([7] * (high - low))))
+    assert SHARD not in bench.core._shelf.sums.get(1, {})
+
+
+def sums(bench: Bench, summaries: dict[int, m.Summary]) -> None:
+    for index, sender in ((0, ME), (1, PEER), (2, THIRD)):
+        if index in summaries:
+            low, high = m.Shard(index, 3).bounds(toy.PARAMETERS)
+            message = m.ShardSum(RUN, 1, STATE.hash, m.Shard(index, 3), summaries[index])
+            bench.tell(sender, message, toy.pack([0] * (high - low)))
+
+
+def test_an_owner_whose_summary_contradicts_the_others_is_left_out() -> None:
+    bench = Bench()
+    bench.feed(computed((0, 1)))
+    bench.tell(PEER, *contribution(SET, SHARD))
+    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    (reduce,) = bench.kinds(ef.Reduce)
+    low, high = SHARD.bounds(toy.PARAMETERS)
+    bench.feed(ev.Reduced(1, SHARD, reduce.ticket, toy.pack([0] * (high - low))))
+    right = summarise([toy.gradient(STATE, 1, slot)[0] for slot in range(6)])
+    sums(bench, {1: right, 2: structs.replace(right, loss=0)})
+    bench.feed(ev.Tick())
+    assert not bench.kinds(ef.Apply)
+    assert THIRD in bench.plans()[-1].excluded
+
+
+def test_a_state_that_is_not_finite_ends_the_run_before_it() -> None:
+    bench = Bench()
+    bench.feed(ev.ApplyRefused(1, "weights are not finite", non_finite=True))
+    (finished,) = bench.kinds(ef.Finished)
+    assert (finished.step, finished.ending) == (0, ef.Ending.NON_FINITE)
+
+
+def test_contradictory_sums_are_asked_for_again_and_then_given_up() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.feed(ev.ApplyRefused(1, "checksum"))
+        assert not bench.kinds(ef.Failed)
+    bench.feed(ev.ApplyRefused(1, "checksum"))
+    assert bench.kinds(ef.Failed)[0].fault is ef.Fault.DIVERGENCE
+
+
+def test_claims_about_other_steps_are_not_kept() -> None:
+    bench = Bench()
+    for step in range(2, 500):
+        bench.status(PEER, claim=m.Claim(step, step % 6))
+    assert not bench.core._guard._checks
+
+
+def test_a_host_that_kicks_this_node_ends_it() -> None:
+    bench = Bench(me=PEER)
+    effects = bench.feed(ev.RosterChanged((ME, THIRD), kicked=(PEER,)))
+    assert bench.kinds(ef.Failed, effects)[0].fault is ef.Fault.REMOVED
+
+
+def test_a_link_that_is_up_before_its_peer_is_known_is_remembered() -> None:
+    bench = Bench()
+    bench.feed(ev.LinkUp(STRANGER))
+    effects = bench.feed(ev.RosterChanged((ME, PEER, THIRD, STRANGER)))
+    assert STRANGER in {e.peer for e in bench.kinds(ef.Send, effects)}

@@ -1,0 +1,203 @@
+"""Cores broken on purpose: the simulator must catch each of them, and in few runs.
+
+Every mutant takes one rule out of the protocol. A mutant that survived all seeds would mean that
+the chaos never needs that rule, so the chaos would have to get worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from p2pnode.protocol import lead
+from p2pnode.protocol import recover as recover_module
+from p2pnode.protocol.board import Board
+from p2pnode.protocol.guard import Guard
+from p2pnode.protocol.join import CatchUp
+from p2pnode.protocol.lead import Lead
+from p2pnode.protocol.peers import Peers
+from p2pnode.protocol.plans import Plans
+from p2pnode.protocol.recover import Election, Repair
+from p2pnode.protocol.reduce import Shelf
+from p2pnode.protocol.verdict import Verdict
+from tests.harness import machine, toy
+from tests.harness.scenario import OracleError, Scenario
+from tests.protocol import test_recovery as directed
+
+Patch = pytest.MonkeyPatch
+SEEDS = range(0, 80)
+"""A mutant must be caught within these; most are within the first ten."""
+
+
+def lost_sets_are_not_given_away(patch: Patch) -> None:
+    plan = Lead._plan
+
+    def mutant(self: Lead, step: int, *rest: Any) -> Any:
+        old = self._board.plans.get(step)
+        return None if old is not None else plan(self, step, *rest)
+
+    patch.setattr(Lead, "_plan", mutant)
+
+
+def dead_peers_stay_in_the_last_roster(patch: Patch) -> None:
+    patch.setattr(Lead, "_closing", lambda *_: True)
+
+
+def nobody_follows_a_lost_leader(patch: Patch) -> None:
+    patch.setattr(Election, "settle", lambda self: None)
+
+
+def new_leader_keeps_the_old_term(patch: Patch) -> None:
+    patch.setattr(recover_module, "next_term", lambda term, rank: max(term, 1))
+
+
+def two_leaders_never_step_down(patch: Patch) -> None:
+    heard_of = Election.heard_of
+
+    def mutant(self: Election, term: int, leader: bytes | None) -> None:
+        if not self._board.leading:
+            heard_of(self, term, leader)
+
+    patch.setattr(Election, "heard_of", mutant)
+
+
+def nothing_is_asked_for_again(patch: Patch) -> None:
+    patch.setattr(Repair, "settle", lambda self: None)
+
+
+def plans_are_told_once(patch: Patch) -> None:
+    patch.setattr(Plans, "repair", lambda *_: None)
+
+
+def commit_does_not_wait_for_hashes(patch: Patch) -> None:
+    patch.setattr(Verdict, "committed", lambda self: True)
+
+
+def sums_lack_the_last_set(patch: Patch) -> None:
+    missing = Shelf.missing_parts
+
+    def mutant(self: Shelf, plan: Any, index: int) -> Any:
+        lacking = missing(self, plan, index)
+        return lacking if len(lacking) > 1 or len(plan.work) == 1 else []
+
+    reduce = Shelf.reduce
+
+    def skipping(self: Shelf, plan: Any) -> None:
+        if plan is not None:
+            held = {slots for slots, _ in self.parts.get(plan.step, {})}
+            work = tuple(item for item in plan.work if item.slots in held)
+            plan = structs.replace(plan, work=work) if work else None
+        reduce(self, plan)
+
+    patch.setattr(Shelf, "missing_parts", mutant)
+    patch.setattr(Shelf, "reduce", skipping)
+
+
+def kept_sums_are_promised_but_gone(patch: Patch) -> None:
+    changed = Shelf.state_changed
+
+    def mutant(self: Shelf) -> None:
+        changed(self)
+        applied = self._board.applied
+        self.sums = {step: sums for step, sums in self.sums.items() if step > applied}
+        self.kept_from = 1
+
+    patch.setattr(Shelf, "state_changed", mutant)
+
+
+def joiner_gets_no_moments(patch: Patch) -> None:
+    freeze = machine.Machine._freeze
+
+    def mutant(self: machine.Machine, task: Any) -> Any:
+        state, none = self.state, (0,) * toy.PARAMETERS
+        self.state = toy.State(state.step, state.weights, none, none, state.grid)
+        event = freeze(self, task)
+        self.state = state
+        return event
+
+    patch.setattr(machine.Machine, "_freeze", mutant)
+
+
+def nobody_holds_a_state_still(patch: Patch) -> None:
+    patch.setattr(CatchUp, "freeze", lambda self: None)
+
+
+def absent_probe_is_taken(patch: Patch) -> None:
+    contribution = Guard.contribution
+
+    def mutant(self: Guard, peer: bytes, message: Any, payload: Any) -> None:
+        message = structs.replace(message, probe=self._board.setup.probe)
+        contribution(self, peer, message, payload)
+
+    patch.setattr(Guard, "contribution", mutant)
+
+
+def claims_are_believed(patch: Patch) -> None:
+    def mutant(self: Guard, peer: bytes, claim: Any) -> None:
+        if claim.step == self._board.applied + 1:
+            self._confirm(claim.step, claim.slot, "said so")
+
+    patch.setattr(Guard, "claimed", mutant)
+
+
+def nothing_is_relayed(patch: Patch) -> None:
+    patch.setattr(Peers, "route", lambda self, peer, now: (self._table[peer].linked, None))
+
+
+def silence_is_not_noticed(patch: Patch) -> None:
+    patch.setattr(Board, "good", lambda self, peer: peer == self.me or self.peers[peer].heard > 0)
+
+
+def everybody_is_waited_for_for_ever(patch: Patch) -> None:
+    patch.setattr(lead, "HOLD_AFTER", 0)
+    patch.setattr(lead, "HOLD_PATIENCE", float("inf"))
+
+
+MUTANTS: list[Callable[[Patch], None]] = [
+    lost_sets_are_not_given_away,
+    nobody_follows_a_lost_leader,
+    nothing_is_asked_for_again,
+    plans_are_told_once,
+    commit_does_not_wait_for_hashes,
+    sums_lack_the_last_set,
+    kept_sums_are_promised_but_gone,
+    joiner_gets_no_moments,
+    absent_probe_is_taken,
+    claims_are_believed,
+    nothing_is_relayed,
+    silence_is_not_noticed,
+    everybody_is_waited_for_for_ever,
+]
+
+# Without these rules a run still ends with the right hash, by working alone; only slower.
+DIRECTED: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
+    (dead_peers_stay_in_the_last_roster, directed.test_who_dies_on_the_last_step_is_not_waited_for),
+    (new_leader_keeps_the_old_term, directed.test_two_leaders_of_one_round_the_earlier_wins),
+    (two_leaders_never_step_down, directed.test_partition_goes_on_on_both_sides_and_heals),
+    (nobody_holds_a_state_still, directed.test_a_joiner_takes_a_state_in_parts_and_then_works),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_simulator_catches(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    for seed in SEEDS:
+        try:
+            Scenario(seed).run()
+        except (OracleError, AssertionError, LookupError):
+            return
+    pytest.fail(f"{mutant.__name__} survived {len(SEEDS)} seeds")
+
+
+@pytest.mark.parametrize(
+    ("mutant", "run"), DIRECTED, ids=lambda item: item.__name__.removeprefix("test_")
+)
+def test_the_directed_run_catches(
+    mutant: Callable[[Patch], None], run: Callable[[], None], monkeypatch: Patch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run()

@@ -1,0 +1,103 @@
+"""Machines that compute or state something wrong: found, named, left out; the others go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2pnode.protocol import effects as ef
+from p2pnode.protocol.messages import Contribution
+from tests.harness import toy
+from tests.harness.calm import Recorder
+from tests.harness.machine import Faults
+from tests.harness.scenario import over
+
+
+def test_failed_probe_stops_the_machine_itself() -> None:
+    run = Recorder(3, faults={1: Faults(bad_probe_at=4)})
+    run.finish()
+    failed = run.nodes[1].failed
+    assert failed is not None
+    assert failed.fault is ef.Fault.UNSOUND
+    assert not [c for c in run.messages(Contribution, "n1") if c.step >= 4]
+
+
+@pytest.mark.parametrize("sick", [0, 1])
+def test_work_without_a_probe_is_refused_and_its_sender_gets_no_more(sick: int) -> None:
+    run = Recorder(3, faults={sick: Faults(strips_probe_at=4)})
+    run.finish()
+    failed = run.nodes[sick].failed
+    assert failed is not None
+    assert failed.fault is ef.Fault.UNSOUND
+    assert any("did not run" in text for text in run.reports(ef.Kind.REFUSED))
+
+
+@pytest.mark.parametrize("sick", [0, 1])
+def test_wrong_apply_is_confessed_with_step_and_tensor(sick: int) -> None:
+    run = Recorder(2, faults={sick: Faults(wrong_apply_at=5)})
+    run.finish()
+    failed = run.nodes[sick].failed
+    assert failed is not None
+    assert failed.fault is ef.Fault.DIVERGENCE
+    texts = run.reports(ef.Kind.REFUSED, f"n{1 - sick}")
+    name = run.nodes[sick].me.hex()[:8]
+    assert any(name in text and "step 5" in text and "layers.0.attn" in text for text in texts)
+
+
+def test_nothing_is_applied_while_hashes_differ() -> None:
+    run = Recorder(3, faults={1: Faults(wrong_apply_at=5, denies=True)}, slot_time=0.5)
+    run.when(lambda: bool(run.reports(ef.Kind.DIVERGENCE)))
+    assert all(node.core.committed <= 4 for node in run.nodes)
+    assert all(node.core.applied <= 5 for node in run.nodes)
+
+
+def test_majority_decides_if_nobody_confesses() -> None:
+    run = Recorder(3, faults={1: Faults(wrong_apply_at=5, denies=True)})
+    run.finish()
+    failed = run.nodes[1].failed
+    assert failed is not None
+    assert failed.fault is ef.Fault.DIVERGENCE
+    assert {run.nodes[0].core.committed, run.nodes[2].core.committed} == {8}
+
+
+def test_without_a_majority_the_run_stops_at_the_last_committed_state() -> None:
+    run = Recorder(2, faults={1: Faults(wrong_apply_at=5, denies=True)})
+    run.when(lambda: over(run.world))
+    assert {node.core.committed for node in run.nodes} == {4}
+    for node in run.nodes:
+        assert node.failed is not None
+        assert node.failed.fault is ef.Fault.DIVERGENCE
+        assert "no majority" in node.failed.text
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_slot_that_is_not_finite_ends_the_run_before_it_everywhere(count: int) -> None:
+    run = Recorder(count)
+    run.world.not_finite = (5, 2)
+    run.finish()
+    for node in run.nodes:
+        assert node.finished is not None
+        assert (node.finished.step, node.finished.ending) == (4, ef.Ending.NON_FINITE)
+        assert "slot 2 of step 5" in node.finished.detail
+    checks = [e for e in run.of(ef.Compute) if isinstance(e, ef.Compute) and e.reference]
+    assert len(checks) == count, "everybody has seen for itself"
+
+
+def test_a_slot_called_not_finite_that_is_costs_the_caller_its_place() -> None:
+    run = Recorder(3, faults={2: Faults(false_claim_at=5)})
+    run.finish()
+    failed = run.nodes[2].failed
+    assert failed is not None
+    assert failed.fault is ef.Fault.UNSOUND
+    assert run.nodes[0].core.committed == 8
+
+
+def test_a_sum_that_contradicts_its_summary_is_never_applied() -> None:
+    run = Recorder(3, faults={1: Faults(corrupts_sums_at=4)})
+    run.when(lambda: over(run.world))
+    for node in (run.nodes[0], run.nodes[2]):
+        assert node.failed is not None
+        assert "contradict" in node.failed.text
+        assert node.core.committed == 3
+    assert all(
+        hashes == {toy.undisturbed(6, 8)[step]} for step, hashes in run.world.commits.items()
+    )

@@ -1,0 +1,346 @@
+"""Effects carried out by a real trainer of the smallest preset."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from p2pnode.errors import CheckpointError, NonFiniteError
+from p2pnode.jobs import Jobs, PartialSet
+from p2pnode.protocol import effects, events, fetch
+from p2pnode.protocol.evidence import summarise
+from p2pnode.protocol.messages import Shard
+from p2pnode.train.arithmetic import kernels
+from p2pnode.train.checkpoint import CheckpointFolder, load
+from p2pnode.train.trainer import Trainer
+from tests.train.helpers import compute_set, new_trainer, run_config
+
+SLOTS = 4
+ALL = tuple(range(SLOTS))
+WHOLE = Shard(0, 1)
+
+
+class Bench:
+    """Jobs, their trainer, and short forms of what a core would ask for."""
+
+    def __init__(self, folder: Path, every: int = 100, **changes: Any) -> None:
+        options = {"slots": SLOTS, "steps": 6, "warmup": 1, "eval_every": 0}
+        config = run_config("nano", **options | changes)
+        self.trainer = new_trainer(config)
+        self.folder = CheckpointFolder(folder)
+        self.jobs = Jobs(self.trainer, self.folder, every)
+
+    def compute(self, step: int, slots: tuple[int, ...] = ALL, reference: bool = False) -> Any:
+        partial = PartialSet(effects.Compute(step, slots, reference))
+        for _ in slots[:-1]:
+            assert self.jobs.compute_next_slot(partial) is None
+        return self.jobs.compute_next_slot(partial)
+
+    def applying(self, step: int) -> effects.Apply:
+        computed = self.compute(step)
+        return effects.Apply(step, (computed.payload,), summarise(computed.evidence))
+
+    def commit(self, step: int, apply: effects.Apply) -> Any:
+        applied = self.jobs.apply(apply)
+        assert isinstance(applied, events.Applied)
+        return self.jobs.commit(effects.Commit(step, applied.state_hash, apply.summary, ()))
+
+    def advance(self, step: int) -> Any:
+        """One whole step of a run alone."""
+        return self.commit(step, self.applying(step))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def values(payload: Any) -> np.ndarray:
+    return np.frombuffer(payload, "<i4")
+
+
+# Compute
+
+
+def test_slot_by_slot_gives_the_sum(bench: Bench) -> None:
+    computed = bench.compute(1)
+    expected = compute_set(bench.trainer)
+    assert (computed.step, computed.slots, computed.reference) == (1, ALL, False)
+    assert np.array_equal(values(computed.payload), expected.sum)
+    assert [item.slot for item in computed.evidence] == list(ALL)
+    for ours, theirs in zip(computed.evidence, expected.evidence, strict=True):
+        assert (ours.digest, ours.checksum, ours.loss) == (
+            theirs.digest,
+            theirs.checksum,
+            theirs.loss,
+        )
+    assert computed.probe == kernels.probe_expected()
+
+
+def test_any_split_into_sets_gives_the_same_step(tmp_path: Path) -> None:
+    hashes = set()
+    for number, sets in enumerate([(ALL,), ((0, 3), (1, 2)), ((2,), (0, 1, 3))]):
+        bench = Bench(tmp_path / str(number))
+        computed = [bench.compute(1, slots) for slots in sets]
+        shards = [Shard(index, 3) for index in range(3)]
+        sums = []
+        for ticket, shard in enumerate(shards):
+            low, high = shard.bounds(bench.trainer.parameters)
+            parts = tuple(memoryview(c.payload)[4 * low : 4 * high] for c in computed)
+            sizes = tuple(len(c.slots) for c in computed)
+            reduced = bench.jobs.reduce(effects.Reduce(1, shard, ticket, parts, sizes))
+            assert (reduced.step, reduced.shard, reduced.ticket) == (1, shard, ticket)
+            sums.append(reduced.payload)
+        summary = summarise([item for c in computed for item in c.evidence])
+        hashes.add(bench.jobs.apply(effects.Apply(1, tuple(sums), summary)).state_hash)
+    assert len(hashes) == 1
+
+
+def test_reference_kernels_find_the_same_evidence(bench: Bench) -> None:
+    checked = bench.compute(1, (2,), reference=True)
+    assert checked.reference
+    assert checked.evidence == bench.compute(1, (2,)).evidence
+
+
+def test_a_stale_set_gives_nothing(bench: Bench) -> None:
+    partial = PartialSet(effects.Compute(1, ALL))
+    assert bench.jobs.compute_next_slot(partial) is None
+    bench.advance(1)
+    assert bench.jobs.compute_next_slot(partial) is None
+    assert len(partial.evidence) == 1  # nothing was added: the session gives it up
+    assert bench.compute(3, (0,)) is None  # of a step that is not there yet
+
+
+def test_a_slot_without_a_gradient_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Trainer.compute_slot
+
+    def compute_slot(self: Trainer, step: int, slot: int, **options: bool) -> Any:
+        if slot == 2:
+            raise NonFiniteError("slot 2 of step 0: NaN")
+        return original(self, step, slot, **options)
+
+    monkeypatch.setattr(Trainer, "compute_slot", compute_slot)
+    partial = PartialSet(effects.Compute(1, ALL))
+    assert bench.jobs.compute_next_slot(partial) is None
+    assert bench.jobs.compute_next_slot(partial) is None
+    refused = bench.jobs.compute_next_slot(partial)
+    assert isinstance(refused, events.SetRefused)
+    assert (refused.step, refused.slots, refused.slot) == (1, ALL, 2)
+    assert "NaN" in refused.reason
+
+
+# Reduce
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_part_with_impossible_values_is_named(bench: Bench, sign: int) -> None:
+    most = kernels.grid_limit(SLOTS)
+    honest = np.zeros(5, "<i4")
+    edge, beyond = honest.copy(), honest.copy()
+    edge[3], beyond[3] = sign * 2 * most, sign * (2 * most + 1)
+
+    def reduce(*parts: np.ndarray, sizes: tuple[int, ...]) -> Any:
+        effect = effects.Reduce(1, WHOLE, 9, tuple(part.tobytes() for part in parts), sizes)
+        return bench.jobs.reduce(effect)
+
+    assert isinstance(reduce(honest, edge, sizes=(2, 2)), events.Reduced)
+    refused = reduce(honest, beyond, sizes=(2, 2))
+    assert isinstance(refused, events.ReduceRefused)
+    assert (refused.part, refused.ticket, refused.step) == (1, 9, 1)
+    assert str(2 * most) in refused.reason
+    assert isinstance(reduce(beyond, honest, sizes=(3, 1)), events.Reduced)
+
+
+def test_the_most_negative_integer_is_impossible(bench: Bench) -> None:
+    part = np.full(3, -(2**31), "<i4").tobytes()
+    refused = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (part,), (SLOTS,)))
+    assert isinstance(refused, events.ReduceRefused)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+def test_payloads_may_lie_askew_in_their_message(bench: Bench, offset: int) -> None:
+    computed = bench.compute(1)
+    message = bytearray(offset) + computed.payload
+    askew = memoryview(message)[offset:]
+    reduced = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (askew,), (SLOTS,)))
+    assert np.array_equal(values(reduced.payload), values(computed.payload))
+    apply = effects.Apply(1, (askew,), summarise(computed.evidence))
+    assert isinstance(bench.jobs.apply(apply), events.Applied)
+
+
+# Apply, verify
+
+
+def refused(bench: Bench, apply: effects.Apply, non_finite: bool = False) -> str:
+    """The reason of a refusal that must leave everything as it was."""
+    before = bench.trainer.state_hash, bench.trainer.step, bench.trainer.snapshot()
+    answer = bench.jobs.apply(apply)
+    assert isinstance(answer, events.ApplyRefused)
+    assert (answer.step, answer.non_finite) == (apply.step, non_finite)
+    assert before == (bench.trainer.state_hash, bench.trainer.step, bench.trainer.snapshot())
+    return answer.reason
+
+
+def test_a_wrong_checksum_is_refused(bench: Bench) -> None:
+    apply = bench.applying(1)
+    total = values(apply.sums[0]).copy()
+    total[17] += 1
+    reason = refused(bench, dataclasses.replace(apply, sums=(total.tobytes(),)))
+    assert "checksum" in reason
+    assert isinstance(bench.jobs.apply(apply), events.Applied)  # the right sum is still welcome
+
+
+def test_a_sum_of_another_length_is_refused(bench: Bench) -> None:
+    apply = bench.applying(1)
+    assert "values" in refused(bench, dataclasses.replace(apply, sums=(apply.sums[0][:-4],)))
+
+
+def test_a_step_out_of_turn_is_refused(bench: Bench) -> None:
+    apply = bench.applying(1)
+    assert "step" in refused(bench, dataclasses.replace(apply, step=2))
+    bench.commit(1, apply)
+    assert "step" in refused(bench, apply)
+
+
+def test_a_state_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    """Weights at the edge of binary32, which the step pushes over it."""
+    bench = Bench(tmp_path)
+    step = bench.applying(1)
+    bench.trainer._committed.weights[:] = 3e38
+    bench.trainer._committed.m[:] = -3e38
+    reason = refused(bench, step, non_finite=True)
+    assert "step 0" in reason
+
+
+def test_info_is_of_the_newest_apply_only(bench: Bench) -> None:
+    assert bench.jobs.info(1) is None
+    bench.advance(1)
+    first = bench.jobs.info(1)
+    assert first is not None
+    assert first.step == 1
+    assert first.grad_norm > 0
+    bench.advance(2)
+    assert bench.jobs.info(1) is None
+    assert bench.jobs.info(2) is not None
+
+
+def test_verify_finds_the_tensor_that_went_wrong(bench: Bench) -> None:
+    bench.jobs.apply(bench.applying(1))
+    assert bench.jobs.verify(effects.Verify(1)) == events.Verified(1, None)
+    pending = bench.trainer._pending
+    assert pending is not None
+    pending.state.weights[0] += np.float32(1)
+    bench.trainer._pending = dataclasses.replace(pending, hash=pending.state.hash())
+    assert bench.jobs.verify(effects.Verify(1)) == events.Verified(1, bench.trainer.tensors[0])
+
+
+def test_verify_finds_a_wrong_hash_of_a_right_state(bench: Bench) -> None:
+    bench.jobs.apply(bench.applying(1))
+    assert bench.trainer._pending is not None
+    bench.trainer._pending = dataclasses.replace(bench.trainer._pending, hash=bytes(32))
+    assert bench.jobs.verify(effects.Verify(1)) == events.Verified(1, "state hash")
+
+
+# Commit
+
+
+def test_commit_reports_what_was_due(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, every=2, eval_every=3)
+    results = {step: bench.advance(step) for step in range(1, 7)}
+    assert [step for step, r in results.items() if r.held_out is not None] == [3, 6]
+    assert [step for step, r in results.items() if r.checkpoint is not None] == [2, 4, 6]
+    assert all(r.problem is None for r in results.values())
+    assert results[3].held_out.step == 3
+    assert results[6].checkpoint.name.endswith("-step-00000006.safetensors")
+
+
+def test_a_checkpoint_is_the_committed_state(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, every=1)
+    result = bench.advance(1)
+    committed = bench.trainer.committed_hash
+    bench.jobs.apply(bench.applying(2))  # pending: not to be saved
+    assert load(result.checkpoint).hash() == committed
+    assert load(bench.jobs.save()).hash() == committed
+    assert bench.jobs.save().read_bytes() == bench.jobs.freeze(effects.Freeze(1)).payload
+
+
+def test_a_full_disk_is_a_problem_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, every=1)
+    first = bench.advance(1).checkpoint
+    with monkeypatch.context() as full:
+        full.setattr(
+            "p2pnode.train.checkpoint.os.fsync",
+            lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+        )
+        result = bench.advance(2)
+        assert result.checkpoint is None
+        assert "No space left on device" in result.problem
+        with pytest.raises(CheckpointError, match="No space left"):
+            bench.jobs.save()
+    assert [path.name for path in tmp_path.iterdir()] == [first.name]
+    assert bench.advance(3).checkpoint is not None
+
+
+# Freeze, load
+
+
+def test_a_frozen_state_loads_elsewhere_to_the_same_bits(bench: Bench, tmp_path: Path) -> None:
+    for step in (1, 2):
+        bench.advance(step)
+    frozen = bench.jobs.freeze(effects.Freeze(2))
+    assert frozen.state_hash == bench.trainer.committed_hash
+    assert frozen.part_hashes == fetch.part_hashes(frozen.payload)
+    other = Bench(tmp_path / "other", every=2)
+    loaded = other.jobs.load(effects.Load(2, bytearray(frozen.payload)))
+    assert loaded == events.Loaded(2, frozen.state_hash)
+    # What the core then commits is committed already, and may be due for a checkpoint.
+    result = other.jobs.commit(effects.Commit(2, frozen.state_hash, None, ()))
+    assert load(result.checkpoint).hash() == frozen.state_hash
+    bench.advance(3)
+    other.advance(3)
+    assert other.trainer.committed_hash == bench.trainer.committed_hash
+
+
+def test_freeze_holds_the_committed_state_not_the_pending_one(bench: Bench) -> None:
+    bench.advance(1)
+    expected = bench.jobs.freeze(effects.Freeze(1)).payload
+    bench.jobs.apply(bench.applying(2))
+    assert bench.jobs.freeze(effects.Freeze(1)).payload == expected
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut", "longer", "flip", "other run", "nothing"])
+def test_what_is_no_state_of_this_run_is_not_loaded(
+    bench: Bench, tmp_path: Path, damage: str
+) -> None:
+    bench.advance(1)
+    good = bytes(bench.jobs.freeze(effects.Freeze(1)).payload)
+    header = int.from_bytes(good[:8], "little")
+    blob = {
+        "garbage": b"\x00" * len(good),
+        "cut": good[:-1],
+        "longer": good + b"\x00",
+        "flip": good[: 8 + header // 2] + b"#" + good[9 + header // 2 :],
+        "other run": Bench(tmp_path / "other", seed=8).jobs.freeze(effects.Freeze(0)).payload,
+        "nothing": b"",
+    }[damage]
+    before = bench.trainer.committed_hash, bench.trainer.committed_step
+    answer = bench.jobs.load(effects.Load(1, blob))
+    assert isinstance(answer, events.LoadRefused)
+    assert answer.step == 1
+    assert answer.reason
+    assert before == (bench.trainer.committed_hash, bench.trainer.committed_step)
+    bench.advance(2)
+
+
+def test_nan_in_a_state_is_not_loaded(bench: Bench) -> None:
+    good = bytearray(bench.jobs.freeze(effects.Freeze(0)).payload)
+    good[-4:] = np.float32(np.nan).tobytes()
+    answer = bench.jobs.load(effects.Load(0, good))
+    assert isinstance(answer, events.LoadRefused)
+    assert "NaN" in answer.reason
