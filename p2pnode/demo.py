@@ -121,7 +121,13 @@ async def _warm(say: Callable[[str], None]) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "from p2pnode.train.arithmetic import kernels; kernels.load()"
     )
-    if await process.wait() != 0:
+    while True:
+        try:
+            code = await asyncio.wait_for(process.wait(), 5.0)
+            break
+        except TimeoutError:
+            say(f"  still compiling: {time.monotonic() - started:.0f} s …")
+    if code != 0:
         raise P2PNodeError("the kernels could not be prepared; see the message above")
     say(f"Kernels ready after {time.monotonic() - started:.0f} s.")
 
@@ -135,6 +141,8 @@ class Node:
         self.room_open = asyncio.Event()
         self.finished: Finished | None = None
         self.killed = False
+        self.takes_part = False
+        """The run has begun there."""
         self.exit_code: int | None = None
 
 
@@ -173,10 +181,21 @@ class Cluster:
         for number in range(2, self._plan.nodes + 1):
             await self._start(number)
         while self._readers:
-            readers, self._readers = self._readers, []
-            await asyncio.gather(*readers)
+            done, pending = await asyncio.wait(self._readers, return_when=asyncio.FIRST_COMPLETED)
+            self._readers = list(pending)
+            for reader in done:
+                reader.result()  # raises what went wrong in reading
+            self._end_latecomers()
         if not self._run_started:
             raise self._host_failed()
+
+    def _end_latecomers(self) -> None:
+        """A node that was still starting when the run ended would wait for its host for ever."""
+        running = [n for n in self._nodes.values() if n.process.returncode is None]
+        if any(n.finished for n in self._nodes.values()):
+            for node in running:
+                if not (node.takes_part or any(n.takes_part for n in running)):
+                    node.process.terminate()
 
     async def stop(self) -> None:
         """End whatever still runs."""
@@ -214,6 +233,8 @@ class Cluster:
             self._say(
                 f"node-{node.number} ended without a result (exit code {node.exit_code}); "
                 f"see {self._log_path(node.number)}"
+                if node.takes_part or node.exit_code
+                else f"node-{node.number} came too late: the run was over; take more --steps"
             )
         if not done:
             raise P2PNodeError("no node finished the run")
@@ -299,6 +320,7 @@ class Cluster:
             case Invite():
                 node.room_open.set()
             case RunStarted():
+                node.takes_part = True
                 if not self._run_started:
                     self._run_started = True
                     self._tokens_per_step = event.tokens_per_step

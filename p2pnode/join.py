@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from p2pnode.config import RunOptions
 from p2pnode.errors import AddressInUseError
+from p2pnode.folder_lock import FolderLock
 from p2pnode.net.ice import IcePolicy
 from p2pnode.net.signaling_url import server_url
 from p2pnode.node import Node
@@ -38,6 +39,7 @@ async def join(
     worker = Worker()
     try:
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(FolderLock(config.out))
             if serve is not None:
                 config = await stack.enter_async_context(_served(config, *serve))
             return await _join(config, options, data, resume, worker)

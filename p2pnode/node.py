@@ -65,6 +65,8 @@ T = TypeVar("T")
 
 READY_SECONDS = 60.0
 """How long a starting host waits for connected nodes to prepare; later ones join while it runs."""
+PATIENCE_SECONDS = 5.0
+"""How often something that takes long says so."""
 DRAIN_SECONDS = 2.0
 """How long goodbyes and last shards may take to leave this machine."""
 
@@ -154,6 +156,18 @@ class Node:
     async def _compute(self, job: Callable[..., T], *args: object, **kwargs: object) -> T:
         """Anything that takes long, in the computing thread."""
         return await self._worker.submit(Urgency.BACKGROUND, job, *args, **kwargs)
+
+    async def _patiently(self, work: Coroutine[Any, Any, T], text: str) -> T:
+        """Await `work` and say every few seconds that it goes on."""
+        task = asyncio.ensure_future(work)
+        try:
+            seconds = 0.0
+            while not (await asyncio.wait({task}, timeout=PATIENCE_SECONDS))[0]:
+                seconds += PATIENCE_SECONDS
+                self._console.show(Info(text=f"{text}: {seconds:.0f} s …"))
+            return task.result()
+        finally:
+            task.cancel()
 
     # What happens in the room
 
@@ -346,7 +360,10 @@ class Node:
     ) -> Session:
         """Compile, make the first state, open the checkpoint folder."""
         self._console.show(Info(text="Preparing the kernels …"))
-        trainer = await self._compute(Trainer, config, dataset, reference=self._config.reference)
+        trainer = await self._patiently(
+            self._compute(Trainer, config, dataset, reference=self._config.reference),
+            "Still compiling the kernels (once per machine and version)",
+        )
         if state is not None:
             await self._compute(lambda: trainer.restore(codec.encode(state)))
         for kernel, reason in trainer.kernels.demoted.items():

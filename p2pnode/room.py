@@ -103,6 +103,7 @@ class Room:
         self._online = True
         self._invited = False
         self._waiting_shown = False
+        self._host_absent = False
         self._timer: asyncio.TimerHandle | None = None
         self._asked: PeerId | None = None
         self.mesh: Mesh
@@ -146,9 +147,17 @@ class Room:
                             )
                         )
                 case View():
+                    self._note_host(event)
                     self._admit(self._admission.on_view(event, now))
                 case Relayed():
                     self._admit(self._admission.on_relayed(event.sender, event.sealed, now))
+
+    def _note_host(self, view: View) -> None:
+        """Tell a waiting owner when nobody is there who could answer."""
+        absent = view.role == "waiting" and view.host is None
+        if absent and not self._host_absent:
+            self._console.show(Info(text="The host is not connected; waiting for it."))
+        self._host_absent = absent
 
     # What the occupant uses
 

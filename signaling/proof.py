@@ -37,7 +37,7 @@ def checked_claim(blob: bytes, room: bytes, max_members: int) -> RosterClaim | N
     """The claim inside a signed roster of this room, or None if anything is wrong with it."""
     try:
         signed, claim = decode_signed_roster(blob)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     members = set(claim.members)
     if (

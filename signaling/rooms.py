@@ -140,7 +140,7 @@ class Rooms:
             return self._expel(connection, "broken", now)
         try:
             message = decode_from_node(raw)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return self._expel(connection, "broken", now)
         room, peer = connection.room, connection.peer
         if isinstance(message, Register):

@@ -311,7 +311,7 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse) -> FromServer:
     if frame.type is aiohttp.WSMsgType.BINARY:
         try:
             return decode_from_server(frame.data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ServerUnreachableError(
                 f"The server sent something that is not a signaling message ({error})."
             ) from None

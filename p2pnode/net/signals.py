@@ -47,5 +47,5 @@ def decode_signal(raw: bytes) -> Signal:
     """Inverse of `encode_signal`. Raises PeerError with a sentence."""
     try:
         return _decoder.decode(raw)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise PeerError(f"sent a connection offer or answer that cannot be read: {error}") from None

@@ -239,7 +239,7 @@ class Admission:
                 return self._on_knock(opened, decode_knock(opened.body))
             if opened.kind == DECISION:
                 return self._on_decision(sender, decode_decision(opened.body))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise PeerError(
                 f"From {short_id(sender)}: malformed {opened.kind} ({error})."
             ) from None

@@ -38,6 +38,7 @@ class Board:
         self.peers = Peers(setup.me, setup.members, setup.limits)
         self.now = 0.0
         self.out: list[Effect] = []
+        self._good: list[tuple[PeerId, Status]] | None = None
 
         self.applied = setup.applied
         self.committed = setup.applied
@@ -78,11 +79,22 @@ class Board:
 
     def good_peers(self) -> list[tuple[PeerId, Status]]:
         """Other members that are good and have sent a status, in join order."""
-        return [
-            (peer, entry.status)
-            for peer, entry in self.peers.items()
-            if entry.status is not None and self.good(peer)
-        ]
+        if self._good is None:
+            self._good = [
+                (peer, entry.status)
+                for peer, entry in self.peers.items()
+                if entry.status is not None and self.good(peer)
+            ]
+        return self._good
+
+    def peers_changed(self) -> None:
+        """Time has passed or a peer is another: `good_peers` has to look again."""
+        self._good = None
+
+    def exclude(self, peer: PeerId) -> None:
+        """Take no work of this peer any more."""
+        self.excluded.add(peer)
+        self.peers_changed()
 
     def send(
         self,

@@ -116,7 +116,9 @@ class StepCore:
             return []
         board.now = now
         board.out = []
+        board.peers_changed()
         quiet = self._dispatch(event)
+        board.peers_changed()
         if self._started and not quiet and board.failure is None:
             self._settle()
         if board.failure is not None:
@@ -146,7 +148,6 @@ class StepCore:
                     board.out.append(DropPeer(peer, str(error)))
             case ev.LinkUp(peer):
                 board.peers.link_up(peer, board.now)
-                self._repair.link_up()
             case ev.LinkDown(peer):
                 board.peers.link_down(peer)
                 self._catch_up.link_lost(peer)
@@ -269,7 +270,7 @@ class StepCore:
         board = self._board
         board.peers.set_members(tuple(peer for peer in members if peer not in kicked))
         for peer in kicked:
-            board.excluded.add(peer)
+            board.exclude(peer)
             self._shelf.distrust(peer)
         if board.me in kicked:
             board.fail(Fault.REMOVED, "The host removed this machine from the room.")

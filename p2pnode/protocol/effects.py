@@ -48,7 +48,10 @@ class Compute:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CancelCompute:
-    """Give up this Compute if it runs or waits; no result is expected (one that comes is used)."""
+    """Give up this Compute if it runs or waits; no result is expected (one that comes is used).
+
+    Never one with `reference` set, even if it has the same step and slots.
+    """
 
     step: int
     slots: tuple[int, ...]

@@ -58,9 +58,10 @@ class Finish:
         """Everybody alive has the final state, or has made no progress towards it for long."""
         board = self._board
         others = [
-            (peer, status.applied, status.received)
-            for peer, status in board.good_peers()
-            if status.committed != board.last_step
+            (peer, entry.applied, entry.status.received if entry.status else 0)
+            for peer, entry in board.peers.items()
+            if board.good(peer)
+            and (entry.status is None or entry.status.committed != board.last_step)
         ]
         if others != self._others:
             self._others, self._others_at = others, board.now

@@ -173,7 +173,7 @@ class Channel:
         header = self._header(self._peer, self._identity.peer_id)
         try:
             inside = _decoder.decode(self._cipher(salt).decrypt(_GCM_NONCE, sealed, header))
-        except (InvalidTag, msgspec.MsgspecError):
+        except (InvalidTag, msgspec.MsgspecError, RecursionError):
             raise self._error(
                 "an envelope could not be opened (other room code, damaged, or meant for others)"
             ) from None

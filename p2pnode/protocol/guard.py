@@ -222,7 +222,7 @@ class Guard:
             return
         if board.leading:
             for case in open_cases:
-                board.excluded.add(case.peer)
+                board.exclude(case.peer)
         elif board.leader is not None and board.now - self._accused_at >= board.limits.heartbeat:
             self._accused_at = board.now
             for case in open_cases:

@@ -70,7 +70,7 @@ def decode_lobby(raw: bytes | bytearray) -> LobbyMessage:
     """Inverse of `encode_lobby`. Raises PeerError with a sentence."""
     try:
         message: LobbyMessage = _decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(f"sent a lobby message that cannot be read: {error}") from None
     if isinstance(message, Declined):
         return Declined(message.run, clean(message.reason, 512))

@@ -24,6 +24,8 @@ class Peer:
     heard_direct: float = NEVER
     moved: float = NEVER
     """Last bulk bytes on the direct link."""
+    received: int = 0
+    """Bulk bytes on the direct link so far."""
     status: Status | None = None
     status_at: float = NEVER
 
@@ -97,6 +99,7 @@ class Peers:
             carrier.heard = carrier.heard_direct = now
         if nbytes:
             entry.moved = now
+            entry.received += nbytes
 
     def live(self, peer: PeerId, now: float) -> bool:
         """Heard of within the silence limit, and not about to leave."""

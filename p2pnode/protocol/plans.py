@@ -50,7 +50,7 @@ class Plans:
         board = self._board
         for peer in peers:
             if peer not in board.excluded:
-                board.excluded.add(peer)
+                board.exclude(peer)
                 self._shelf.distrust(peer)
         if board.me in board.excluded:
             board.fail(

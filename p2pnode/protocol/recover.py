@@ -11,7 +11,6 @@ from p2pnode.protocol.board import Board, short
 from p2pnode.protocol.contribute import Contributor
 from p2pnode.protocol.effects import Kind
 from p2pnode.protocol.messages import PeerId, Shard, Slots, Status, Want
-from p2pnode.protocol.peers import NEVER
 from p2pnode.protocol.plan import next_term
 from p2pnode.protocol.reduce import Shelf
 
@@ -110,18 +109,14 @@ class Repair:
         self._board = board
         self._shelf = shelf
         self._contributor = contributor
-        self._asked: dict[Hashable, tuple[float, int]] = {}
+        self._asked: dict[Hashable, tuple[float, int, int]] = {}
+        """When it was last asked for, how often, and the bytes the holder had sent by then."""
         self._since = 0.0
 
     def progressed(self) -> None:
         """The node moved on to another step or plan: start afresh."""
         self._asked.clear()
         self._since = self._board.now
-
-    def link_up(self) -> None:
-        """What was on its way over the old link is lost: ask at once."""
-        self._asked.clear()
-        self._since = NEVER
 
     def settle(self) -> None:
         """Ask for what is missing of the step this node works on."""
@@ -162,33 +157,58 @@ class Repair:
         ]
         if not donors:
             return False
-        _, tries = self._asked.get(("applied", step), (0.0, 0))
+        key = ("applied", step)
+        tries = self._asked[key][1] if key in self._asked else 0
         donor = donors[(tries + board.peers.rank(board.me)) % len(donors)]
-        if self._may_ask(("applied", step), donor):
-            plan = board.plan
-            held = self._shelf.sums.get(step, {})
-            missing = (
-                tuple(
-                    shard
-                    for shard in (Shard(i, len(plan.owners)) for i in range(len(plan.owners)))
-                    if shard not in held
-                )
-                if plan is not None and tries == 0
-                else ()
-            )
-            board.send(donor, Want(board.setup.run, step, (), missing))
+        # Nobody pushes to one who is in no plan of this term: no reason to wait for it first.
+        plan = board.plan
+        pushed = (
+            plan is not None
+            and plan.key.term == board.term
+            and board.me in (*plan.roster, *plan.observers)
+        )
+        missing, owners = self._missing_sums(step)
+        if not pushed:
+            missing, owners = (), []
+        if self._may_ask(key, donor, *owners, at_once=not pushed):
+            # A donor may hold the step in another cut than the plan's: every other time, all of it.
+            wanted = missing if tries % 2 == 0 else ()
+            board.send(donor, Want(board.setup.run, step, (), wanted))
         return True
 
-    def _may_ask(self, key: Hashable, peer: PeerId) -> bool:
+    def _missing_sums(self, step: int) -> tuple[tuple[Shard, ...], list[PeerId]]:
+        """Shards the plan's cut still lacks here, and their owners, who may be sending them."""
+        plan = self._board.plan
+        if plan is None:
+            return (), []
+        held = self._shelf.sums.get(step, {})
+        missing = {
+            Shard(index, len(plan.owners)): plan.roster[owner]
+            for index, owner in enumerate(plan.owners)
+            if Shard(index, len(plan.owners)) not in held
+        }
+        return tuple(missing), list(missing.values())
+
+    def _may_ask(
+        self, key: Hashable, holder: PeerId, *owners: PeerId, at_once: bool = False
+    ) -> bool:
+        """Whether it is time to ask the holder. While bytes come from it or from the owners, who
+        push of their own accord, it is not; but a whole vector of other things is no excuse."""
         board = self._board
-        entry = board.peers.get(peer)
+        entry = board.peers.get(holder)
         if entry is None:
             return False
-        at, tries = self._asked.get(key, (self._since, 0))
+        at, tries, received = self._asked.get(key, (self._since, 0, entry.received))
         pause = 2 * board.limits.heartbeat * min(2**tries, 8)
-        if at > NEVER and board.now - max(at, entry.moved) < pause:
+        sources = [source for peer in owners if (source := board.peers.get(peer)) is not None]
+        if entry.received - received < 4 * board.setup.parameters:
+            sources.append(entry)
+        last = max([at, *(source.moved for source in sources)])
+        # What was on its way over a link that broke is lost: ask at once when it is back.
+        renewed = entry.linked_at > max(at, entry.moved)
+        if not renewed and not (at_once and tries == 0) and board.now - last < pause:
             return False
-        self._asked[key] = (board.now, tries + 1)
+        self._asked[key] = (board.now, tries + 1, entry.received)
         return True
 
     def wanted(self, peer: PeerId, message: Want) -> None:

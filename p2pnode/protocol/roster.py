@@ -103,7 +103,7 @@ def open_roster(encoded: bytes, room: bytes) -> Roster:
         both = _both.decode(encoded)
         signed, claim = decode_signed_roster(both.signed)
         members = _details.decode(both.details)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise PeerError(f"A roster is malformed ({error}); it was ignored.") from None
     ids = tuple(member.id for member in members)
     host = peer_id(claim.host_key)

@@ -147,12 +147,25 @@ _decoder = msgspec.json.Decoder(AnyEvent)
 
 def to_json(event: Event) -> str:
     """One line of JSON without its newline."""
-    return msgspec.json.encode(event).decode()
+    try:
+        return msgspec.json.encode(event).decode()
+    except UnicodeEncodeError:  # a path whose bytes are no text
+        return msgspec.json.encode(_visible(event)).decode()
 
 
 def from_json(line: str | bytes) -> AnyEvent:
     """Inverse of `to_json`; raises msgspec.MsgspecError for anything else."""
     return _decoder.decode(line)
+
+
+def _visible(event: Event) -> Event:
+    """The same event with `visible` words."""
+    words = {
+        name: visible(value)
+        for name, value in msgspec.structs.asdict(event).items()
+        if isinstance(value, str)
+    }
+    return msgspec.structs.replace(event, **words)
 
 
 def sentence(event: Event) -> str | None:
@@ -162,12 +175,7 @@ def sentence(event: Event) -> str | None:
     """
     if isinstance(event, Info):  # lists and help are laid out in lines
         return "\n".join(visible(line) for line in event.text.split("\n"))
-    words = {
-        name: visible(value)
-        for name, value in msgspec.structs.asdict(event).items()
-        if isinstance(value, str)
-    }
-    event = msgspec.structs.replace(event, **words)
+    event = _visible(event)
     match event:
         case Warn(text=text):
             return f"warning: {text}"

@@ -139,7 +139,7 @@ class Scenario:
         for _ in range(troubles):
             random.choice(kinds)(random.uniform(0.0, self._span))
         if random.random() < 0.1:
-            self._stop(random.uniform(0.0, self._span))
+            self._stop(random.uniform(0.6, 0.6 + self._span))
 
     def run(self) -> Outcome:
         """Run to the end and check. Raises OracleError."""

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STEPS = 24
+STEPS = 60
+"""Enough for a node that starts at step 10 to be there before the end."""
 SECONDS = 240.0
 """Far more than any of these runs takes; a hang fails instead of blocking the suite."""
 

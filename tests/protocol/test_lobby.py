@@ -129,6 +129,9 @@ def test_an_announcement_is_no_stop_order() -> None:
 
 # The wire
 
+NESTED = b"\x91" * 100_000 + b"\xc0"
+"""Arrays in arrays: skipping them must not end in a RecursionError."""
+
 
 @pytest.mark.parametrize(
     "message",
@@ -172,6 +175,7 @@ def test_reasons_are_cleaned() -> None:
         b"\x91" * 100_000,
         b"\xdd\xff\xff\xff\xff",
         b"\x93\x03\xc4\x20" + b"r" * 32 + b"\xa2\xff\xfe",
+        b"\x93\x02\xc4\x20" + b"r" * 32 + NESTED,
     ],
 )
 def test_what_cannot_be_read(raw: bytes) -> None:

@@ -156,6 +156,15 @@ def everybody_is_waited_for_for_ever(patch: Patch) -> None:
     patch.setattr(lead, "HOLD_PATIENCE", float("inf"))
 
 
+def transfers_under_way_are_not_seen(patch: Patch) -> None:
+    heard = Peers.heard
+    patch.setattr(Peers, "heard", lambda self, peer, now, via, _: heard(self, peer, now, via, 0))
+
+
+def slow_transfer() -> None:
+    directed.test_a_slow_but_moving_transfer_is_not_asked_for_again(3)
+
+
 MUTANTS: list[Callable[[Patch], None]] = [
     lost_sets_are_not_given_away,
     nobody_follows_a_lost_leader,
@@ -177,6 +186,7 @@ DIRECTED: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
     (dead_peers_stay_in_the_last_roster, directed.test_who_dies_on_the_last_step_is_not_waited_for),
     (new_leader_keeps_the_old_term, directed.test_two_leaders_of_one_round_the_earlier_wins),
     (two_leaders_never_step_down, directed.test_partition_goes_on_on_both_sides_and_heals),
+    (transfers_under_way_are_not_seen, slow_transfer),
     (nobody_holds_a_state_still, directed.test_a_joiner_takes_a_state_in_parts_and_then_works),
 ]
 

@@ -254,13 +254,15 @@ def test_a_slow_peers_set_is_computed_twice() -> None:
     assert backed
 
 
-def test_a_slow_but_moving_transfer_is_not_asked_for_again() -> None:
-    run = Recorder(2, steps=3)
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_slow_but_moving_transfer_is_not_asked_for_again(count: int) -> None:
+    run = Recorder(count, steps=3)
     run.world.bandwidth = 40.0  # a contribution takes about a quarter of a minute
     run.finish(limit=600.0)
     assert not [want for want in run.messages(Want) if want.slots]
-    keys = [(send.peer, send.key) for send in run.sent(Contribution)]
-    assert len(keys) == len(set(keys))
+    for kind in (Contribution, ShardSum):
+        keys = [(send.peer, send.key) for send in run.sent(kind)]
+        assert len(keys) == len(set(keys))
 
 
 def test_what_was_lost_with_a_link_is_asked_for() -> None:

@@ -1,0 +1,142 @@
+"""Every event has a JSON form, and a sentence where one is meant; neither can hurt a terminal."""
+
+from __future__ import annotations
+
+import json
+import typing
+
+import msgspec
+import pytest
+
+from p2pnode.ui import events as ui
+from p2pnode.ui.events import from_json, sentence, to_json
+from tests.ui.hostile import HOSTILE, unsafe
+
+STEP = ui.Step(
+    step=7,
+    steps=10,
+    loss=2.34567,
+    grad_norm=1.5,
+    lr=0.01,
+    tokens_per_s=12345.6,
+    slots_here=4,
+    nodes=2,
+    rss_mb=200.5,
+)
+FINISHED = ui.Finished(
+    step=10,
+    hash="ab" * 32,
+    loss=1.25,
+    checkpoint="/runs/x.safetensors",
+    worst_loop_stall_ms=12.6,
+    loop_stalls=0,
+    peak_rss_mb=321.4,
+)
+STARTED = ui.RunStarted(
+    run="0123abcd",
+    parameters=50_000,
+    steps=10,
+    slots=16,
+    tokens_per_step=2048,
+    first_step=0,
+    backend="numba",
+)
+
+EXAMPLES: list[tuple[ui.Event, tuple[str, ...] | None]] = [
+    (ui.Info(text="hello"), ("hello",)),
+    (ui.Warn(text="careful"), ("warning: careful",)),
+    (
+        ui.Invite(server="http://h:1", code="a-b-c", command="python -m p2pnode join"),
+        ("a-b-c", "python -m p2pnode join", "You are the host"),
+    ),
+    (ui.Waiting(host="aaaa-bbbb"), ("Waiting for the host",)),
+    (ui.Knock(peer="aaaa-bbbb", name="bob"), ("bob (aaaa-bbbb) asks to join.",)),
+    (ui.Joined(peer="aaaa-bbbb", name="bob", connected=2), ("bob (aaaa-bbbb)", "2 with you")),
+    (
+        ui.Left(peer="aaaa-bbbb", name="bob", reason="silent", connected=1),
+        ("bob (aaaa-bbbb) left: silent", "1 still"),
+    ),
+    (STARTED, ("50,000 parameters", "10 steps of 16 slots;", "numba kernels")),
+    (msgspec.structs.replace(STARTED, first_step=5), ("16 slots, from step 5;",)),
+    (ui.Computing(step=3, slots=4), None),
+    (STEP, ("step 7/10", "loss 2.3457", "12,346 tokens/s", "2 nodes", "4 slots here")),
+    (msgspec.structs.replace(STEP, nodes=1), ("1 node,",)),
+    (ui.HeldOut(step=50, loss=2.5), ("step 50", "held-out loss 2.5000")),
+    (ui.Checkpoint(step=50, path="/runs/x"), ("Saved step 50 to /runs/x",)),
+    (
+        FINISHED,
+        ("Finished at step 10: loss 1.2500\n", "hash " + "ab" * 32, "/runs/x.safetensors", "13 ms"),
+    ),
+    (msgspec.structs.replace(FINISHED, loss=None), ("Finished at step 10\n",)),
+]
+KINDS = typing.get_args(ui.AnyEvent)
+
+
+def test_every_event_has_an_example() -> None:
+    defined = {
+        value
+        for value in vars(ui).values()
+        if isinstance(value, type) and issubclass(value, ui.Event) and value is not ui.Event
+    }
+    assert set(KINDS) == defined == {type(event) for event, _ in EXAMPLES}
+
+
+@pytest.mark.parametrize(("event", "words"), EXAMPLES)
+def test_json_and_back(event: ui.Event, words: object) -> None:
+    line = to_json(event)
+    assert "\n" not in line
+    assert json.loads(line)["event"] == type(event).__name__.lower()
+    assert from_json(line) == from_json(line.encode()) == event
+
+
+@pytest.mark.parametrize(("event", "words"), EXAMPLES)
+def test_sentences(event: ui.Event, words: tuple[str, ...] | None) -> None:
+    text = sentence(event)
+    if words is None:
+        assert text is None
+        return
+    assert text is not None
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{}", "null", '{"event":"other"}', '{"event":"info"}', "\xff"]
+)
+def test_what_is_no_event(line: str) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        from_json(line)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=ascii)
+@pytest.mark.parametrize("event", [event for event, words in EXAMPLES if words], ids=type)
+def test_hostile_words_do_not_reach_the_terminal_raw(event: ui.Event, hostile: str) -> None:
+    """In every field, whoever should have cleaned it: only the layout of this program counts."""
+    fields = {
+        name: hostile
+        for name, value in msgspec.structs.asdict(event).items()
+        if isinstance(value, str)
+    }
+    text = sentence(msgspec.structs.replace(event, **fields))
+    assert text is not None
+    layout = sentence(event)
+    assert layout is not None
+    lines = text.split("\n")
+    if not isinstance(event, ui.Info):  # its writers lay it out themselves
+        assert len(lines) == len(layout.split("\n"))
+    assert unsafe("".join(lines)) == []
+
+
+def test_a_path_whose_bytes_are_no_text_has_a_json_form() -> None:
+    event = ui.Checkpoint(step=1, path=b"/runs/caf\xe9".decode("utf-8", "surrogateescape"))
+    assert json.loads(to_json(event))["path"] == "/runs/caf\\udce9"
+
+
+def test_what_was_hidden_can_be_read() -> None:
+    event = ui.Knock(peer="aaaa-bbbb", name="\x1b[2Jbob\u202e")
+    assert sentence(event) == "\\x1b[2Jbob\\u202e (aaaa-bbbb) asks to join."
+
+
+def test_names_in_other_scripts_stay_as_they_are() -> None:
+    event = ui.Knock(peer="aaaa-bbbb", name="Zoë 漢字 Жук 🚲")
+    assert sentence(event) == "Zoë 漢字 Жук 🚲 (aaaa-bbbb) asks to join."
