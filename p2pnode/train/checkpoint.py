@@ -77,7 +77,7 @@ class CheckpointFolder:
             return self.folder / name, state
         return None
 
-    def save(self, run: bytes, step: int, data: bytes) -> Path:
+    def save(self, run: bytes, step: int, data: bytes | memoryview) -> Path:
         """Write the bytes of a committed state so that a crash leaves the old file or the new.
 
         Then remove this run's checkpoints beyond the newest `keep` good ones. Raises
