@@ -35,6 +35,7 @@ from p2pnode.protocol.identity import PeerId
 from p2pnode.protocol.lobby import (
     Announce,
     Declined,
+    Idle,
     LobbyMessage,
     Ready,
     announce,
@@ -102,6 +103,7 @@ class Node:
         self._leaving = False
         self._answered: set[PeerId] = set()
         """Peers that are ready for the run, or have declined it."""
+        self._idle: set[PeerId] = set()
         self._sources: set[PeerId] = set()
         self._answers = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -186,14 +188,13 @@ class Node:
             self._session.handle(events.RosterChanged(roster.ids, removed))
 
     def on_link_up(self, peer: PeerId) -> None:
-        if self._announce is not None:
-            self._room.tell(peer, self._announce)
+        self._room.tell(peer, self._announce or Idle())
         if self._session is not None:
             self._session.handle(events.LinkUp(peer))
             self._room.tell(peer, Ready(self._session.run_id))
-        self._maybe_start()
 
     def on_link_down(self, peer: PeerId) -> None:
+        self._idle.discard(peer)
         self._answers.set()
         if self._share is not None:
             self._share.link_down(peer)
@@ -222,6 +223,9 @@ class Node:
             case Announce():
                 self._sources.add(peer)
                 self._on_announce(peer, message)
+            case Idle():
+                self._idle.add(peer)
+                self._maybe_start()
             case Ready() | Declined() if self._run is not None:
                 if message.run != self._run.run_id():
                     return
@@ -235,9 +239,10 @@ class Node:
     # Starting a run
 
     def _maybe_start(self) -> None:
-        """Start by itself when the number of nodes asked for is there."""
+        """Start by itself when the number of nodes asked for is there and none knows of a run: a
+        host that was restarted is told of its own by whom it links to."""
         wanted = self._config.start_when
-        present = len(self._room.mesh.links()) + 1
+        present = len(self._room.mesh.links() & self._idle) + 1
         if wanted is not None and self._room.is_host and present >= wanted and not self._starting:
             self.start()
 
@@ -359,6 +364,11 @@ class Node:
         self, config: RunConfig, dataset: Dataset, state: State | None, roster: Roster
     ) -> Session:
         """Compile, make the first state, open the checkpoint folder."""
+        if max_message(config) > LIMITS.bulk_bytes:
+            raise ConfigError(
+                f"The model has {layout_of(config.model).size:,} parameters; their sums do not fit "
+                f"a message of {LIMITS.bulk_bytes // 2**20} MiB. Make it smaller."
+            )
         self._console.show(Info(text="Preparing the kernels …"))
         trainer = await self._patiently(
             self._compute(Trainer, config, dataset, reference=self._config.reference),
