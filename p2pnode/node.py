@@ -268,6 +268,7 @@ class Node:
         self._announce = announce(
             self._room.identity, self._room.id, config, dataset.manifest.canonical(), text
         )
+        self._meet(session)
         self._room.tell_all(self._announce)
         await self._wait_until_ready()
         self._begin(session, lead=True)
@@ -327,6 +328,7 @@ class Node:
             self._room.tell_all(Declined(run, str(error)[:512]))
             await self._room.mesh.drain(DRAIN_SECONDS)
             raise
+        self._meet(session)
         self._begin(session, lead=False)
 
     def _open_run(self, config: RunConfig, manifest: Manifest, text: bytes) -> None:
@@ -415,13 +417,16 @@ class Node:
             setup, config, jobs, worker=self._worker, mesh=self._room.mesh, show=self._console.show
         )
 
-    def _begin(self, session: Session, *, lead: bool) -> None:
+    def _meet(self, session: Session) -> None:
+        """Let the core hear of the others; a host's first plan then knows who is there."""
         self._session = session
-        session.handle(events.Start(lead=lead))
         if self._room.roster is not None:
             session.handle(events.RosterChanged(self._room.roster.ids))
         for peer in self._room.mesh.links():
             session.handle(events.LinkUp(peer))
+
+    def _begin(self, session: Session, *, lead: bool) -> None:
+        session.handle(events.Start(lead=lead))
         self._room.tell_all(Ready(session.run_id))
         self._spawn(self._see_it_through(session))
 

@@ -511,6 +511,9 @@ async def test_ticks_come_when_the_core_wants_them(
     monkeypatch.setattr(stage.core, "handle", handle)
     monkeypatch.setattr(stage.core, "next_deadline", lambda: loop.time() + 0.01)
     stage.session.handle(events.LinkUp(PEER))
+    await asyncio.sleep(0.05)
+    assert ticks == [events.LinkUp(PEER)]  # a core that has not begun has nothing to do in time
+    stage.session.handle(events.Start(lead=False))
     await until(lambda: sum(isinstance(event, events.Tick) for event in ticks) >= 3)
     stage.session.close()
     count = len(ticks)
