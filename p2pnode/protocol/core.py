@@ -95,10 +95,12 @@ class StepCore:
         """Newest plan known."""
         return self._board.newest
 
-    def stop_step(self) -> int:
+    def stop_step(self) -> int | None:
         """The last step that a host should order in order to stop now: nobody it can reach has
-        gone beyond."""
+        gone beyond. None while it knows no plan: it has just started, and cannot tell yet."""
         board = self._board
+        if board.newest is None:
+            return None
         steps = [board.applied, *board.plans]
         steps += [status.applied for _, status in board.good_peers()]
         return min(max(steps), board.last_step)

@@ -14,8 +14,8 @@ from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.plan import next_term
 from p2pnode.protocol.setup import Setup
-from tests.harness import toy
-from tests.harness.machine import RUN
+from p2pnode.rehearse import toy
+from p2pnode.rehearse.machine import RUN
 
 ME, PEER, THIRD, STRANGER = (bytes([i]) * 32 for i in (1, 2, 3, 9))
 STATE = toy.initial()

@@ -10,9 +10,9 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.join import CatchUp
 from p2pnode.protocol.messages import Contribution, Plan, ShardSum, Status, StopOrder, Want
-from tests.harness import toy
+from p2pnode.rehearse import toy
+from p2pnode.rehearse.oracle import over
 from tests.harness.calm import Recorder
-from tests.harness.scenario import over
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
