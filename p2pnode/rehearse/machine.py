@@ -16,7 +16,7 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.fetch import part_hashes
-from p2pnode.protocol.messages import Contribution, PeerId, ShardSum, StopOrder
+from p2pnode.protocol.messages import Buffer, Contribution, PeerId, ShardSum, StopOrder
 from p2pnode.protocol.setup import Setup
 from p2pnode.rehearse import toy
 
@@ -44,6 +44,8 @@ class Defects:
     false_claim_at: int = 0
     strips_probe_at: int = 0
     """Its contributions from this step on say that no probe ran."""
+    corrupts_parts_at: int = 0
+    """Its contributions to this step have another payload than their evidence says."""
     corrupts_sums_at: int = 0
     """Its sums of this step have another payload than their summary says."""
     two_faced_at: int = 0
@@ -64,6 +66,10 @@ class Defects:
             if value
         ]
         return ", ".join(parts) or "sound"
+
+
+def _off_by_one(payload: Buffer) -> Buffer:
+    return toy.pack([value + 1 for value in toy.unpack(payload)])
 
 
 @dataclass
@@ -99,7 +105,8 @@ class Machine:
     failed: ef.Failed | None = None
     released: bool = False
     boots: int = 0
-    stripped: bool = False
+    cheated: bool = False
+    """It has sent something that it must have been refused for."""
 
     def boot(self, state: toy.State, start: bool = True) -> None:
         """Start (again) from a state, with empty memory."""
@@ -218,18 +225,22 @@ class Machine:
 
     def _tamper(self, send: ef.Send) -> ef.Send:
         message, defects = send.message, self.defects
-        if isinstance(message, Contribution) and 0 < defects.strips_probe_at <= message.step:
-            self.stripped = True
-            return replace(send, message=structs.replace(message, probe=b""))
-        if isinstance(message, ShardSum):
-            step = message.step
-            odd = self.world.members.index(send.peer) % 2 if send.peer in self.world.members else 0
-            if step == defects.corrupts_sums_at or (step == defects.two_faced_at and odd):
-                return replace(send, payload=toy.pack([v + 1 for v in toy.unpack(send.payload)]))
-            if step == defects.wrong_summary_at:
+        changed = send
+        if isinstance(message, Contribution):
+            if 0 < defects.strips_probe_at <= message.step:
+                changed = replace(send, message=structs.replace(message, probe=b""))
+            if message.step == defects.corrupts_parts_at:
+                changed = replace(send, payload=_off_by_one(send.payload))
+        elif isinstance(message, ShardSum):
+            members = self.world.members
+            odd = send.peer in members and members.index(send.peer) % 2
+            if message.step in (defects.corrupts_sums_at, defects.two_faced_at if odd else 0):
+                changed = replace(send, payload=_off_by_one(send.payload))
+            if message.step == defects.wrong_summary_at:
                 wrong = structs.replace(message.summary, loss=message.summary.loss + 1)
-                return replace(send, message=structs.replace(message, summary=wrong))
-        return send
+                changed = replace(send, message=structs.replace(message, summary=wrong))
+        self.cheated |= changed is not send
+        return changed
 
     def _next_task(self) -> None:
         """Sets are computed in the background, slot by slot; everything else goes first."""

@@ -37,7 +37,7 @@ def over(world: World) -> bool:
 def check(world: World, *, disturbed: bool = False) -> Counter[str]:
     """Raise OracleError unless the world, which is over, kept the promise.
 
-    `disturbed`: something may have kept a stop order, or work without a probe, from the others.
+    `disturbed`: something may have kept a stop order, or wrong work, from the others.
     Returns how often each excuse was needed.
     """
     excuses: Counter[str] = Counter()
@@ -54,8 +54,8 @@ def check(world: World, *, disturbed: bool = False) -> Counter[str]:
         elif machine.failed is not None:
             _may_fail(world, machine, excuses)
         else:
-            if machine.stripped and not disturbed and not _was_refused(world, machine):
-                raise OracleError(f"{machine.name} sent work without a probe and was not refused")
+            if machine.cheated and not disturbed and not _was_refused(world, machine):
+                raise OracleError(f"{machine.name} ({machine.defects}) was not named")
             ends.add(_end(world, machine, expected))
     allowed = {world.steps} if world.stopped is None else {world.steps, world.stopped.last_step}
     if world.not_finite is None and not ends <= allowed:

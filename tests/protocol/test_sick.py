@@ -91,12 +91,48 @@ def test_a_slot_called_not_finite_that_is_costs_the_caller_its_place() -> None:
     assert run.nodes[0].core.committed == 8
 
 
-def test_a_sum_that_contradicts_its_summary_is_never_applied() -> None:
-    run = Recorder(3, defects={1: Defects(corrupts_sums_at=4)})
+SUMS = ("corrupts_sums_at", "two_faced_at", "wrong_summary_at")
+
+
+@pytest.mark.parametrize("defect", SUMS)
+@pytest.mark.parametrize(("count", "sick"), [(2, 0), (2, 1), (3, 0), (3, 2), (4, 1), (5, 0)])
+def test_an_owner_that_sends_wrong_sums_is_named_and_left_out(
+    defect: str, count: int, sick: int
+) -> None:
+    if defect == "two_faced_at" and (count, sick) == (2, 1):
+        sick = 0  # the only other one must be among those who are lied to
+    run = Recorder(count, defects={sick: Defects(**{defect: 4})})
+    run.finish()
+    liar = run.nodes[sick]
+    assert liar.failed is not None
+    assert liar.failed.fault is ef.Fault.UNSOUND
+    named = [
+        effect
+        for _, name, effect in run.effects
+        if isinstance(effect, ef.Report) and effect.peer == liar.me and name != liar.name
+    ]
+    assert any("at step 4" in report.text for report in named)
+    sound = [node for node in run.nodes if node is not liar]
+    assert all(node.failed is None and node.core.committed == 8 for node in sound)
+    accused = {r.peer for _, _, r in run.effects if isinstance(r, ef.Report) and "its s" in r.text}
+    assert accused == {liar.me}, "nobody else is suspected"
+
+
+def test_a_recount_survives_the_loss_of_a_worker() -> None:
+    run = Recorder(4, defects={1: Defects(corrupts_sums_at=4)}, slot_time=0.3)
+    run.when(lambda: any("checksum" in text for text in run.reports(ef.Kind.REFUSED)))
+    run.world.crash(run.nodes[3])
+    run.finish()
+    assert run.nodes[1].failed is not None
+    assert {run.nodes[0].core.committed, run.nodes[2].core.committed} == {8}
+
+
+def test_a_contribution_that_contradicts_its_evidence_is_never_applied() -> None:
+    run = Recorder(3, defects={1: Defects(corrupts_parts_at=4)})
     run.when(lambda: over(run.world))
     for node in (run.nodes[0], run.nodes[2]):
         assert node.failed is not None
-        assert "contradict" in node.failed.text
+        assert "also when all contributions are added here" in node.failed.text
         assert node.core.committed == 3
     assert all(
         hashes == {toy.undisturbed(6, 8)[step]} for step, hashes in run.world.commits.items()
