@@ -180,7 +180,7 @@ class StepCore:
             case ev.RosterChanged(members, kicked):
                 self._roster_changed(members, kicked)
             case ev.StopRequested(order):
-                self._finish.stop(order)
+                self._finish.order(order)
             case ev.LeaveRequested():
                 self._finish.leave()
             case ev.Start(lead):
