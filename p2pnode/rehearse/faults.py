@@ -62,8 +62,8 @@ class Kind(enum.Enum):
 
 ALL = tuple(Kind)
 MILD = (Kind.DELAY, Kind.REORDER, Kind.DUPLICATE, Kind.SLOW, Kind.MISSING)
-"""What leaves everybody in one group. With a machine that is wrong nothing else is drawn: alone
-with it, or two against one another, nobody could tell which is right."""
+"""What leaves everybody in one group. With a machine that applies wrongly nothing else is drawn:
+alone with it, or two against one another, nobody could tell which is right."""
 WRONGS = (
     *("bad_probe_at", "no_probe_at", "strips_probe_at", "false_claim_at"),
     *("wrong_apply_at", "wrong_apply_at"),
@@ -147,6 +147,7 @@ def draw(
         case Kind.WRONG:
             wrong = Defects()
             setattr(wrong, source.choice(WRONGS), source.randint(1, steps))
+            wrong.denies = wrong.wrong_state and source.random() < 0.3
             return [Fault(kind, 0.0, (source.choice(victims),), wrong=wrong)] if victims else []
 
 

@@ -75,9 +75,9 @@ def write(seed: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL) -> S
     chance = max(0.2, 1.0 / len(kinds)) if kinds else 0.0
     if Kind.WRONG in kinds and source.random() < chance:
         faults += draw(Kind.WRONG, 0.0, count, safe, steps, source)
-        if faults:
-            often = [kind for kind in often if kind in MILD]
-    calm = bool(faults)
+    calm = any(fault.wrong and fault.wrong.wrong_state for fault in faults)
+    if calm:
+        often = [kind for kind in often if kind in MILD]
     if Kind.MISSING in kinds and source.random() < 3 * chance:
         faults += draw(Kind.MISSING, 0.0, count, safe, steps, source)
     machines = count
