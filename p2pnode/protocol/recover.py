@@ -85,7 +85,7 @@ class Election:
 
     def _rise(self) -> None:
         board = self._board
-        board.term = next_term(board.term, board.peers.rank(board.me))
+        board.term = next_term(board.term, board.peers.rank(board.me), board.setup.boot)
         board.leader, board.leading = board.me, True
         self._lost_since = None
         self._risen_at = board.now

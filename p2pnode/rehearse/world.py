@@ -87,6 +87,8 @@ class World:
         self.observe: Callable[[Machine, ef.Effect], object] | None = None
         self._links: dict[frozenset[PeerId], Link] = {}
         self._missing: set[frozenset[PeerId]] = set()
+        self._cut: dict[frozenset[PeerId], float] = {}
+        """Pairs on two sides of a partition, and until when."""
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
 
@@ -214,6 +216,9 @@ class World:
             if self.now < self.signaling_back:  # a link is made through the server
                 self.at(self.signaling_back + self.random.uniform(0.0, 3.0), happen)
                 return
+            if self.now < self._cut.get(frozenset((a.me, b.me)), 0.0):
+                self.at(self._cut[frozenset((a.me, b.me))], happen)
+                return
             link = self.link(a.me, b.me)
             if link.up or not a.up or not b.up or frozenset((a.me, b.me)) in self._missing:
                 return
@@ -258,7 +263,10 @@ class World:
         for a in group:
             for b in self.machines.values():
                 if b not in group:
-                    self.flap(a, b, seconds + self.random.uniform(0.0, 2.0))
+                    lasts = seconds + self.random.uniform(0.0, 2.0)
+                    pair = frozenset((a.me, b.me))
+                    self._cut[pair] = max(self._cut.get(pair, 0.0), self.now + lasts)
+                    self.flap(a, b, lasts)
 
     def block(self, sender: Machine, receiver: Machine, seconds: float) -> None:
         """Frames of one direction vanish for a while."""

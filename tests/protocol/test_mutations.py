@@ -54,7 +54,7 @@ def nobody_follows_a_lost_leader(patch: Patch) -> None:
 
 
 def new_leader_keeps_the_old_term(patch: Patch) -> None:
-    patch.setattr(recover_module, "next_term", lambda term, rank: max(term, 1))
+    patch.setattr(recover_module, "next_term", lambda term, rank, boot: max(term, 1))
 
 
 def two_leaders_never_step_down(patch: Patch) -> None:

@@ -114,6 +114,21 @@ def test_leader_that_restarts_unnoticed_is_no_gap() -> None:
     assert len({node.core.leader for node in run.nodes}) == 1
 
 
+def test_a_leader_that_has_forgotten_everything_does_not_lead_in_its_old_term() -> None:
+    run = Recorder(3, steps=60, slot_time=0.5)
+    run.when(lambda: run.nodes[2].core.plan is not None)
+    old = run.nodes[0].core.term
+    run.world.partition([run.nodes[2]], 30.0)
+    for node in run.nodes[:2]:  # the only others who know of that term
+        run.world.restart(node, wiped=True)
+    run.when(lambda: run.nodes[0].core.leading)
+    assert run.nodes[0].core.term != old
+    run.finish()
+    keys = {}
+    for plan in run.messages(Plan):
+        assert keys.setdefault((plan.key, plan.step), plan) == plan
+
+
 def test_two_leaders_of_one_round_the_earlier_wins() -> None:
     run = Recorder(3, steps=200)
     run.at_step(3)
