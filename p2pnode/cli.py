@@ -368,6 +368,9 @@ def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help="with --seed: of its faults only those of these numbers",
     )
     rehearse.add_argument(
+        "--jobs", type=_positive, default=1, metavar="N", help="processes (default 1)"
+    )
+    rehearse.add_argument(
         "--trace", action="store_true", help="with --seed: print every event and effect"
     )
 
@@ -503,5 +506,6 @@ def _rehearse(arguments: argparse.Namespace) -> int:
             kinds=kinds,
             trace=arguments.trace,
             only=only,
+            jobs=arguments.jobs,
         )
     )

@@ -34,6 +34,8 @@ class Options:
     trace: bool = False
     only: tuple[int, ...] | None = None
     """Numbers of the faults to keep (with one seed)."""
+    jobs: int = 1
+    """Processes."""
 
     def replay(self, seed: int, kept: Sequence[int] | None = None) -> str:
         """The command that runs a seed again."""
@@ -56,20 +58,23 @@ def rehearse(options: Options, say: Callable[[str], object] = print) -> int:
         raise UsageError("--trace and --only show one run: give them with --seed")
     began = told = time.monotonic()
     tally = Tally()
+    runs = campaign(options.first, options.seeds, options.nodes, options.kinds, options.jobs)
     reported = 0
-    for tally in campaign(options.first, options.seeds, options.nodes, options.kinds):
-        if len(tally.failures) > reported:
-            seed = next(reversed(tally.failures))
-            _failure(options, seed, tally.failures[seed], reported < SHRUNK, say)
-            reported += 1
-        now = time.monotonic()
-        if now - told >= PROGRESS and tally.seeds < options.seeds:
-            told = now
-            say(
-                f"{tally.seeds} of {options.seeds} seeds, {tally.steps} steps, "
-                f"{len(tally.failures)} failures, {tally.seeds / (now - began):.0f} seeds/s"
-            )
-    _summary(options, tally, time.monotonic() - began, say)
+    try:
+        for tally in runs:
+            if len(tally.failures) > reported:
+                seed = next(reversed(tally.failures))
+                _failure(options, seed, tally.failures[seed], reported < SHRUNK, say)
+                reported += 1
+            now = time.monotonic()
+            if now - told >= PROGRESS and tally.seeds < options.seeds:
+                told = now
+                say(
+                    f"{tally.seeds} of {options.seeds} seeds, {tally.steps} steps, "
+                    f"{len(tally.failures)} failures, {tally.seeds / (now - began):.0f} seeds/s"
+                )
+    finally:  # also if the user has seen enough
+        _summary(options, tally, time.monotonic() - began, say)
     if tally.failures:
         raise RehearsalError(
             f"{len(tally.failures)} of {tally.seeds} runs broke the promise; each one's command "

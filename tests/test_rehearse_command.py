@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from p2pnode import rehearse_command
 from p2pnode.cli import EXIT_CODES, REHEARSE_HELP, main
 from p2pnode.errors import RehearsalError, UsageError
 from p2pnode.protocol.recover import Repair
+from p2pnode.rehearse.campaign import Tally
 from p2pnode.rehearse.faults import ALL, Kind
 from p2pnode.rehearse_command import Options, rehearse
 
@@ -31,6 +34,31 @@ def test_summary_names_seeds_faults_and_failures(capsys: pytest.CaptureFixture[s
     assert "12 seeds (5 to 16)" in out
     assert "0 failures" in out
     assert "faults that took effect: " in out
+
+
+def test_the_number_of_processes_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for jobs in ("1", "2"):
+        assert run("--seeds", "9", "--jobs", jobs) == 0
+        said.append([line for line in capsys.readouterr().out.splitlines() if " of 9 " not in line])
+    assert said[0][1:] == said[1][1:]
+    assert said[0][0].split(" events in ")[0] == said[1][0].split(" events in ")[0]
+
+
+def test_an_interrupted_campaign_still_tells_what_it_did(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = rehearse_command.campaign
+
+    def interrupted(*arguments: Any) -> Iterator[Tally]:
+        for tally in real(*arguments):
+            if tally.seeds == 3:
+                raise KeyboardInterrupt
+            yield tally
+
+    monkeypatch.setattr(rehearse_command, "campaign", interrupted)
+    assert run("--seeds", "9") == 130
+    assert "3 seeds (0 to 2)" in capsys.readouterr().out
 
 
 def test_every_failing_seed_prints_a_command_that_fails_too(

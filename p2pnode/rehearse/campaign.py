@@ -1,16 +1,18 @@
-"""Many seeds, one after the other, and what they add up to.
+"""Many seeds, and what they add up to.
 
-May import: faults, scenario, shrink.
+May import: faults, scenario.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import multiprocessing
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from p2pnode.rehearse.faults import ALL, Kind
-from p2pnode.rehearse.scenario import attempt, write
+from p2pnode.rehearse.scenario import Outcome, attempt, write
 
 
 @dataclasses.dataclass
@@ -29,12 +31,26 @@ class Tally:
 
 
 def campaign(
-    first: int, seeds: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL
+    first: int, seeds: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL, jobs: int = 1
 ) -> Iterator[Tally]:
-    """Run `seeds` seeds from `first` on; yields the same tally after each."""
+    """Run `seeds` seeds from `first` on, in `jobs` processes; yields the same tally after each.
+    What it yields does not depend on `jobs`."""
+    one = functools.partial(_one, nodes, tuple(kinds))
+    wanted = range(first, first + seeds)
+    if jobs == 1:
+        yield from _add_up(map(one, wanted))
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from _add_up(pool.imap(one, wanted, chunksize=4))
+
+
+def _one(nodes: int | None, kinds: tuple[Kind, ...], seed: int) -> tuple[int, Outcome | str]:
+    return seed, attempt(write(seed, nodes, kinds))
+
+
+def _add_up(results: Iterable[tuple[int, Outcome | str]]) -> Iterator[Tally]:
     tally = Tally()
-    for seed in range(first, first + seeds):
-        result = attempt(write(seed, nodes, kinds))
+    for seed, result in results:
         tally.seeds += 1
         if isinstance(result, str):
             tally.failures[seed] = result
