@@ -29,7 +29,7 @@ EXIT_CODES = """exit codes:
   5    room code mistyped, weak, unknown  13   this node's state differed from the group's
   6    the host refused or removed us     14   training produced NaN or infinity
   7    another protocol version           15   this node's key file unusable, or used twice
-                                          130  interrupted before anything could be saved
+  20   a rehearsed run broke the promise  130  interrupted before anything could be saved
 """
 
 JOIN_HELP = """Join a room and train. The first machine in a room is its host: it is
@@ -45,6 +45,18 @@ Type `help` at the prompt for the commands there."""
 DEMO_HELP = """Start a signaling server and several nodes on this machine, over real WebRTC on
 loopback only, and train one model. Ends with the loss, every node's hash (all
 equal) and a checkpoint."""
+
+REHEARSE_HELP = """Run the step protocol in a simulated network, with a toy model, through
+disasters drawn from a seed. Whatever happens, every node that lives must end
+with the state of the undisturbed one-node run. A run that breaks this promise
+is reduced to the faults that matter and printed with the command that runs it
+again; the exit code is then 20.
+
+Kinds of faults: crash, restart, wipe (restart without its disk), freeze, clock
+(suspended, then the clock leaps), slow, flap, oneway, missing (a pair without a
+link), partition, signaling (the server is away), delay, reorder, duplicate,
+join, leave, stop, data (goes away), wrong (a machine computes or says something
+wrong); `none` for none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
     _add_join(commands)
     _add_demo(commands)
     _add_generate(commands)
+    _add_rehearse(commands)
     return top
 
 
@@ -321,9 +334,56 @@ def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
 
 
+def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    rehearse = commands.add_parser(
+        "rehearse",
+        help="run the protocol through simulated disasters",
+        description=REHEARSE_HELP,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    rehearse.set_defaults(run=_rehearse)
+    which = rehearse.add_mutually_exclusive_group()
+    which.add_argument(
+        "--seeds", type=_positive, default=200, metavar="N", help="how many runs (default 200)"
+    )
+    which.add_argument("--seed", type=_natural, metavar="S", help="this run alone")
+    rehearse.add_argument(
+        "--first-seed", type=_natural, default=0, metavar="S", help="the first run (default 0)"
+    )
+    rehearse.add_argument(
+        "--nodes",
+        type=_positive,
+        default=None,
+        metavar="N",
+        help="machines at the start, up to 16 (default: one to five, by the seed)",
+    )
+    rehearse.add_argument(
+        "--faults", default=None, metavar="LIST", help="kinds of faults (default: all of them)"
+    )
+    rehearse.add_argument(
+        "--only",
+        default=None,
+        metavar="NUMBERS",
+        help="with --seed: of its faults only those of these numbers",
+    )
+    rehearse.add_argument(
+        "--jobs", type=_positive, default=1, metavar="N", help="processes (default 1)"
+    )
+    rehearse.add_argument(
+        "--trace", action="store_true", help="with --seed: print every event and effect"
+    )
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(text)
 
 
@@ -412,4 +472,40 @@ def _generate(arguments: argparse.Namespace) -> int:
         top_k=arguments.top_k,
         seed=arguments.seed,
         reference=arguments.reference,
+    )
+
+
+def _rehearse(arguments: argparse.Namespace) -> int:
+    from p2pnode.rehearse.faults import ALL, Kind
+    from p2pnode.rehearse_command import MOST_NODES, Options, rehearse
+
+    known = {kind.value: kind for kind in Kind}
+    kinds = ALL
+    if arguments.faults is not None:
+        names = [] if arguments.faults == "none" else arguments.faults.split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise UsageError(
+                f"there is no fault {unknown[0]!r}; there are {', '.join(known)} and none"
+            )
+        kinds = tuple(kind for kind in ALL if kind.value in names)
+    only = None
+    if arguments.only is not None:
+        parts = [] if arguments.only == "none" else arguments.only.split(",")
+        if not all(part.isdecimal() for part in parts):
+            raise UsageError(f"--only takes numbers such as 0,2 or none, not {arguments.only!r}")
+        only = tuple(int(part) for part in parts)
+    if arguments.nodes is not None and arguments.nodes > MOST_NODES:
+        raise UsageError(f"--nodes can be at most {MOST_NODES}")
+    one = arguments.seed is not None
+    return rehearse(
+        Options(
+            first=arguments.seed if one else arguments.first_seed,
+            seeds=1 if one else arguments.seeds,
+            nodes=arguments.nodes,
+            kinds=kinds,
+            trace=arguments.trace,
+            only=only,
+            jobs=arguments.jobs,
+        )
     )

@@ -96,5 +96,11 @@ class IdentityError(P2PNodeError):
     exit_code = 15
 
 
+class RehearsalError(P2PNodeError):
+    """A rehearsed run broke the promise: a fault of the protocol was found."""
+
+    exit_code = 20
+
+
 class PeerError(P2PNodeError):
     """A peer sent something malformed, oversized or contradictory: it is dropped, we go on."""

@@ -502,6 +502,11 @@ class Node:
             )
             return
         last = session.core.stop_step()
+        if last is None:
+            self._console.show(
+                Warn(text="This machine does not know yet how far the run is; try again soon.")
+            )
+            return
         signature = sign_stop(self._room.identity, session.run_id, last)
         self._console.show(Info(text=f"The run ends after step {last}."))
         session.handle(events.StopRequested(StopOrder(last, signature)))

@@ -10,10 +10,13 @@ PACKAGES = ("p2pnode", "signaling", "kernels")
 
 # A layer may import from its own row and from the rows below it.
 LAYERS = (
-    ("p2pnode.cli", "p2pnode.demo", "p2pnode.join", "p2pnode.generate_command"),
+    (
+        *("p2pnode.cli", "p2pnode.demo", "p2pnode.join"),
+        *("p2pnode.generate_command", "p2pnode.rehearse_command"),
+    ),
     ("p2pnode.node",),
     ("p2pnode.room", "p2pnode.session", "p2pnode.share"),
-    ("p2pnode.jobs",),
+    ("p2pnode.jobs", "p2pnode.rehearse"),
     ("p2pnode.ui", "p2pnode.net"),
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
     ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
@@ -25,12 +28,16 @@ SOLE_IMPORTERS = {
     "kernels": ("p2pnode.train.arithmetic",),
     "prompt_toolkit": ("p2pnode.ui",),
     "numba": ("kernels",),
+    "p2pnode.rehearse": ("p2pnode.cli", "p2pnode.rehearse_command"),
     "asyncio": (
         *("p2pnode.cli", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
         *("p2pnode.session", "p2pnode.share", "p2pnode.worker", "p2pnode.net", "p2pnode.ui"),
         "signaling",
     ),
-    "time": ("p2pnode.demo", "p2pnode.join", "p2pnode.net", "signaling"),
+    "time": (
+        *("p2pnode.demo", "p2pnode.join", "p2pnode.net", "p2pnode.rehearse_command"),
+        "signaling",
+    ),
 }
 
 
@@ -85,6 +92,13 @@ def breaches(module: str, imported: set[str]) -> list[str]:
         if within(module, ("p2pnode.train",)) and within(name, "p2pnode.protocol"):
             out.append(f"{module} imports {name}; training knows nothing of the mesh")
         if (
+            within(module, "p2pnode.rehearse")
+            and within(name, PACKAGES)
+            and not within(name, ("p2pnode.rehearse", "p2pnode.protocol"))
+            and name != "p2pnode"
+        ):
+            out.append(f"{module} imports {name}; a rehearsal needs the protocol alone")
+        if (
             within(module, "p2pnode")
             and within(name, "signaling")
             and not within(name, "signaling.messages")
@@ -125,6 +139,10 @@ def test_every_module_has_a_layer() -> None:
         ("signaling.app", "p2pnode.limits"),
         ("p2pnode.net.mesh", "signaling.rooms"),
         ("kernels.gemm", "p2pnode.config"),
+        ("p2pnode.rehearse.world", "p2pnode.net.mesh"),
+        ("p2pnode.rehearse.world", "p2pnode.train.state"),
+        ("p2pnode.rehearse.campaign", "time"),
+        ("p2pnode.session", "p2pnode.rehearse.toy"),
     ],
 )
 def test_a_breach_is_seen(module: str, imported: str) -> None:

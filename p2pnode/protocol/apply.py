@@ -12,22 +12,24 @@ from p2pnode.protocol.effects import Apply, Commit, Ending, Fault, Kind
 from p2pnode.protocol.events import ApplyRefused
 from p2pnode.protocol.guard import Guard
 from p2pnode.protocol.messages import PeerId, Summary
+from p2pnode.protocol.recount import Recount
 from p2pnode.protocol.reduce import Shelf, Sum
 from p2pnode.protocol.verdict import Verdict
-
-APPLY_TRIES = 3
-"""Times that contradictory sums of one step are asked for again before this node gives up."""
 
 
 class Applier:
     """Applies a step when the one before it is committed and the sums agree."""
 
-    def __init__(self, board: Board, shelf: Shelf, guard: Guard, verdict: Verdict) -> None:
+    def __init__(
+        self, board: Board, shelf: Shelf, guard: Guard, verdict: Verdict, recount: Recount
+    ) -> None:
         self._board = board
         self._shelf = shelf
         self._guard = guard
         self._verdict = verdict
-        self._tries = 0
+        self._recount = recount
+        self._sums: list[Sum] = []
+        """What is being applied."""
         self._summary: Summary | None = None
         self.running = False
         """Apply runs: the state is about to change."""
@@ -56,21 +58,22 @@ class Applier:
         if sums is None or not self._same_base(step, sums) or not self._same_summary(step, sums):
             return
         self.running = True
+        self._sums = sums
         self._summary = sums[0].summary
         board.out.append(Apply(step, tuple(held.payload for held in sums), self._summary))
 
-    def applied(self) -> None:
+    def applied(self, step: int) -> None:
         self.running = False
-        self._tries = 0
+        self._shelf.settled(step, len(self._sums))
+        self._recount.applied(step, self._sums)
 
     def loaded(self) -> None:
         """The state came from others: there is no summary of its last step."""
-        self._tries = 0
         self._summary = None
 
     def refused(self, event: ApplyRefused) -> None:
-        """The sums contradict their summary: ask again. A state that would not be finite is the
-        same for everybody: the run ends before it."""
+        """The sums contradict their summary: get right ones. A state that would not be finite
+        is the same for everybody: the run ends before it."""
         board = self._board
         self.running = False
         if event.step != board.applied + 1:
@@ -80,15 +83,7 @@ class Applier:
             board.detail = f"step {event.step} gives a state that is not finite ({event.reason})"
             board.report(Kind.NON_FINITE, board.detail, None, event.step)
             return
-        self._tries += 1
-        board.report(Kind.REFUSED, f"sums of step {event.step}: {event.reason}", None, event.step)
-        self._shelf.forget_sums(event.step)
-        if self._tries >= APPLY_TRIES:
-            board.fail(
-                Fault.DIVERGENCE,
-                f"The sums of step {event.step} contradict their evidence again and again "
-                f"({event.reason}). The run stopped here at step {board.committed}.",
-            )
+        self._recount.refused(event.step, self._sums, event.reason)
 
     def _same_base(self, step: int, sums: list[Sum]) -> bool:
         """All sums must start from our committed state; if not, the majority is right."""
@@ -117,11 +112,7 @@ class Applier:
             return True
         winner, count = votes.most_common(1)[0]
         if 2 * count <= len(sums):
-            board.fail(
-                Fault.DIVERGENCE,
-                f"The owners of step {step} contradict each other and no majority agrees. The run "
-                f"stopped here at step {board.committed}.",
-            )
+            self._recount.refused(step, sums, "their owners contradict each other")
             return False
         for held in sums:
             if held.summary != winner and held.peer != board.me:

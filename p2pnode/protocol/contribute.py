@@ -5,6 +5,8 @@ May import: board, effects, events, messages, reduce.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from p2pnode.protocol.board import Board
 from p2pnode.protocol.effects import CancelCompute, Compute
 from p2pnode.protocol.events import Computed
@@ -48,8 +50,9 @@ class Contributor:
         if self._board.applied - self._measured > FORGET_SPEED:
             self.speed = 0.0
 
-    def work(self, plan: Plan | None) -> None:
-        """Start the next set of the plan that is mine; give up one that no longer is."""
+    def work(self, plan: Plan | None, orphans: Sequence[Slots] = ()) -> None:
+        """Start the next set of the plan that is mine, or of the orphans; give up one that no
+        longer is to be computed."""
         board = self._board
         todo: list[Slots] = []
         if plan is not None and board.me in plan.roster and board.good(board.me):
@@ -61,6 +64,7 @@ class Contributor:
                 and work.slots not in self.held
                 and work.slots not in self._hopeless
             ]
+        todo += [slots for slots in orphans if slots not in {*self.held, *self._hopeless}]
         if self._running is not None and self._running not in todo:
             self.cancel()
         if self._running is None and todo:
@@ -95,6 +99,15 @@ class Contributor:
                 item = (work.slots, Shard(index, len(plan.owners)), peer)
                 if item not in self._sent and self.give(*item):
                     self._sent.add(item)
+
+    def keep(self, plan: Plan | None) -> None:
+        """Hand every set that is held to this node itself, for every shard."""
+        if plan is None:
+            return
+        for work in plan.work:
+            if work.slots in self.held:
+                for index in range(len(plan.owners)):
+                    self.give(work.slots, Shard(index, len(plan.owners)), self._board.me)
 
     def message(self, slots: Slots, shard: Shard) -> tuple[Contribution, memoryview]:
         """A held set's contribution to one shard."""

@@ -37,6 +37,7 @@ from p2pnode.protocol.messages import (
     Want,
 )
 from p2pnode.protocol.plans import Plans
+from p2pnode.protocol.recount import Recount
 from p2pnode.protocol.recover import Election, Repair
 from p2pnode.protocol.reduce import Shelf
 from p2pnode.protocol.setup import Setup
@@ -60,7 +61,8 @@ class StepCore:
             board, self._contributor, self._shelf, self._guard, self._verdict, self._catch_up
         )
         self._plans = Plans(board, self._election, self._repair, self._shelf)
-        self._applier = Applier(board, self._shelf, self._guard, self._verdict)
+        self._recount = Recount(board, self._shelf, self._guard)
+        self._applier = Applier(board, self._shelf, self._guard, self._verdict, self._recount)
         self._finish = Finish(board, self._beacon)
         self._started = False
 
@@ -95,10 +97,12 @@ class StepCore:
         """Newest plan known."""
         return self._board.newest
 
-    def stop_step(self) -> int:
+    def stop_step(self) -> int | None:
         """The last step that a host should order in order to stop now: nobody it can reach has
-        gone beyond."""
+        gone beyond. None while it knows no plan: it has just started, and cannot tell yet."""
         board = self._board
+        if board.newest is None:
+            return None
         steps = [board.applied, *board.plans]
         steps += [status.applied for _, status in board.good_peers()]
         return min(max(steps), board.last_step)
@@ -176,7 +180,7 @@ class StepCore:
             case ev.RosterChanged(members, kicked):
                 self._roster_changed(members, kicked)
             case ev.StopRequested(order):
-                self._finish.stop(order)
+                self._finish.order(order)
             case ev.LeaveRequested():
                 self._finish.leave()
             case ev.Start(lead):
@@ -235,7 +239,7 @@ class StepCore:
             self._guard.agrees(board.me, event.step, event.evidence)
 
     def _applied(self, step: int, state_hash: bytes) -> None:
-        self._applier.applied()
+        self._applier.applied(step)
         if step == self._board.applied + 1:
             self._state_changed(step, state_hash)
 
@@ -288,6 +292,8 @@ class StepCore:
                 self._plans.publish(plan)
         if not self._applier.running:
             self._catch_up.freeze()
+        if not self._applier.running:
+            self._recount.settle()
         if board.applied < board.last_step and not self._catch_up.loading:
             self._work(board.applied + 1)
             self._applier.apply()
@@ -302,12 +308,15 @@ class StepCore:
     def _work(self, step: int) -> None:
         """Compute, contribute, reduce, hand out sums of the current step."""
         board, plan = self._board, self._board.plan
+        recounting = self._shelf.recounting(step)
         # A sum that is here or that others have is had for less than computing takes.
-        done = self._shelf.complete(step) is not None or any(
-            status.applied >= step for _, status in board.good_peers()
+        done = self._shelf.complete(step) is not None or (
+            any(status.applied >= step for _, status in board.good_peers()) and not recounting
         )
-        self._contributor.work(None if done else plan)
+        self._contributor.work(None if done else plan, self._recount.orphans(plan))
         self._contributor.push(plan)
+        if recounting:
+            self._contributor.keep(plan)
         if not self._guard.disputed(step):
             self._shelf.reduce(plan)
         self._shelf.push(plan)

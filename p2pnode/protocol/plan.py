@@ -11,13 +11,17 @@ from p2pnode.errors import PeerError
 from p2pnode.protocol.messages import PeerId, Plan, PlanKey, Slots, Work
 
 RANKS = 64
-"""Terms are ballots: round * RANKS + (RANKS - 1 - rank of the leader in join order). So no two
-leaders share a term, and of two that rose in the same round the earlier in join order wins."""
+LIVES = 256
+"""Terms are ballots: (round * RANKS + RANKS - 1 - rank of the leader in join order) * LIVES + life.
+So no two leaders share a term, and of two that rose in the same round the earlier in join order
+wins. The life, part of the random number drawn at each start, keeps a leader that has restarted and
+remembers nothing from leading in a term of its former life: its plans would look like those."""
 
 
-def next_term(term: int, rank: int) -> int:
-    """The first term of the next round that belongs to the member with this rank."""
-    return (term // RANKS + 1) * RANKS + (RANKS - 1 - rank % RANKS)
+def next_term(term: int, rank: int, boot: int) -> int:
+    """The first term of the next round that belongs to this life of the member with this rank."""
+    ballot = (term // LIVES // RANKS + 1) * RANKS + (RANKS - 1 - rank % RANKS)
+    return ballot * LIVES + boot % LIVES
 
 
 def check_plan(plan: Plan, slots: int) -> None:

@@ -85,7 +85,7 @@ class Election:
 
     def _rise(self) -> None:
         board = self._board
-        board.term = next_term(board.term, board.peers.rank(board.me))
+        board.term = next_term(board.term, board.peers.rank(board.me), board.setup.boot)
         board.leader, board.leading = board.me, True
         self._lost_since = None
         self._risen_at = board.now
@@ -124,7 +124,8 @@ class Repair:
         step = board.applied + 1
         if step > board.last_step or self._shelf.complete(step) is not None:
             return
-        if self._ask_for_applied(step) or board.plan is None:
+        recounting = self._shelf.recounting(step)
+        if (not recounting and self._ask_for_applied(step)) or board.plan is None:
             return
         plan = board.plan
         count = len(plan.owners)
@@ -135,7 +136,7 @@ class Repair:
             peer = plan.roster[owner]
             if shard in held:
                 continue
-            if peer != board.me:
+            if peer != board.me and not recounting:
                 if self._may_ask(("sum", shard, peer), peer):
                     board.send(peer, Want(board.setup.run, step, (), (shard,)))
                 continue
@@ -155,6 +156,11 @@ class Repair:
             for peer, status in board.good_peers()
             if status.kept_from <= step <= status.applied
         ]
+        sole = self._shelf.sole_source
+        if sole is not None and sole[0] == step:
+            if self._may_ask(("applied", sole), sole[1]):
+                board.send(sole[1], Want(board.setup.run, step, (), ()))
+            return True
         if not donors:
             return False
         key = ("applied", step)

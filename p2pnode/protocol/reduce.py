@@ -73,6 +73,9 @@ class Shelf:
         # One set for each slot and every shard owned here: no honest peer sends more of a step.
         self._most = 4 * board.setup.parameters * board.setup.slots
         self._pushed: set[tuple[int, Shard, PeerId]] = set()
+        self.sole_source: tuple[int, PeerId] | None = None
+        """(step, peer): sums of this step are taken from this peer alone (see recount); if it is
+        this node, it adds every shard itself."""
         self.kept_from = board.applied + 1
         """First of the unbroken steps up to the applied one whose sums can be had here."""
 
@@ -91,6 +94,10 @@ class Shelf:
         while step > 0 and self.complete(step) is not None:
             step -= 1
         self.kept_from = step + 1
+
+    def recounting(self, step: int) -> bool:
+        """Whether this node adds every shard of the step itself."""
+        return self.sole_source == (step, self._board.me)
 
     def put_part(self, step: int, slots: Slots, shard: Shard, part: Part) -> bool:
         """Keep a contribution; False if there is one for these coordinates or no room."""
@@ -112,13 +119,12 @@ class Shelf:
     def reduce(self, plan: Plan | None) -> None:
         """Add the contributions of every shard that is mine and complete."""
         board = self._board
-        if plan is None or board.me not in plan.roster:
+        if plan is None:
             return
-        mine = plan.roster.index(board.me)
         for index, owner in enumerate(plan.owners):
             shard = Shard(index, len(plan.owners))
             if (
-                owner != mine
+                not (plan.roster[owner] == board.me or self.recounting(plan.step))
                 or shard in self.sums.get(plan.step, {})
                 or (plan.step, shard) in self._reducing
                 or self.missing_parts(plan, index)
@@ -164,6 +170,9 @@ class Shelf:
     def put_sum(self, message: ShardSum, peer: PeerId, payload: Buffer) -> bool:
         """Keep a sum another peer sent; False if it is known, stale, or there is no room."""
         if message.step <= self._board.applied:
+            return False
+        source = self.sole_source
+        if source is not None and source[0] == message.step and source[1] != peer:
             return False
         sums = self.sums.get(message.step)
         if sums is None:
@@ -211,6 +220,12 @@ class Shelf:
             if None not in chosen:
                 return [held for held in chosen if held is not None]
         return None
+
+    def settled(self, step: int, count: int) -> None:
+        """The step was applied with the cut into `count` shards: what there is of others is
+        unproven, and must not be handed out."""
+        sums = self.sums.get(step, {})
+        self.sums[step] = {shard: held for shard, held in sums.items() if shard.count == count}
 
     def distrust(self, peer: PeerId) -> None:
         """A peer's work turned out to be wrong: drop what it sent, and every sum not applied

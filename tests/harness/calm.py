@@ -8,9 +8,9 @@ from typing import TypeVar
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol.effects import Effect
 from p2pnode.protocol.messages import Message
-from tests.harness.machine import Faults, Machine
-from tests.harness.scenario import check, over
-from tests.harness.world import World
+from p2pnode.rehearse.machine import Defects, Machine
+from p2pnode.rehearse.oracle import check, over
+from p2pnode.rehearse.world import World
 
 E = TypeVar("E", bound=Effect)
 M = TypeVar("M", bound=Message)
@@ -26,18 +26,17 @@ class Recorder:
         slots: int = 6,
         steps: int = 8,
         slot_time: float = 0.1,
-        faults: dict[int, Faults] | None = None,
+        defects: dict[int, Defects] | None = None,
         seed: int = 1,
         duplicates: float = 0.0,
         apart: tuple[tuple[int, int], ...] = (),
     ) -> None:
         self.world = World(seed, slots=slots, steps=steps)
         self.world.duplicates = duplicates
-        self.world.loss_of_disk = 0.0
         self.effects: list[tuple[float, str, Effect]] = []
         self.world.observe = self._note
         self.nodes = [
-            self.world.add(slot_time, (faults or {}).get(number)) for number in range(count)
+            self.world.add(slot_time, (defects or {}).get(number)) for number in range(count)
         ]
         for a, b in apart:
             self.world.never_link(self.nodes[a], self.nodes[b])

@@ -14,12 +14,12 @@ from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.plan import next_term
 from p2pnode.protocol.setup import Setup
-from tests.harness import toy
-from tests.harness.machine import RUN
+from p2pnode.rehearse import toy
+from p2pnode.rehearse.machine import RUN
 
 ME, PEER, THIRD, STRANGER = (bytes([i]) * 32 for i in (1, 2, 3, 9))
 STATE = toy.initial()
-TERM = next_term(0, 0)
+TERM = next_term(0, 0, 1)
 
 
 class Bench:
@@ -310,7 +310,7 @@ def test_older_plans_change_nothing() -> None:
 def test_a_plan_of_a_later_term_wins_and_the_leader_steps_down() -> None:
     bench = Bench()
     assert bench.core.leading
-    later = plan(key=m.PlanKey(next_term(TERM, 2), 1), leader=THIRD)
+    later = plan(key=m.PlanKey(next_term(TERM, 2, 1), 1), leader=THIRD)
     bench.tell(THIRD, later)
     assert not bench.core.leading
     assert bench.core.plan == later

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pnode.protocol.plan import RANKS, assign, assign_owners, divide, next_term
+from p2pnode.protocol.plan import LIVES, RANKS, assign, assign_owners, divide, next_term
 
 PEERS = tuple(bytes([i]) * 32 for i in range(8))
 
@@ -60,9 +60,17 @@ def test_owners_stay_and_lost_shards_go_to_who_owns_least() -> None:
     assert assign_owners(PEERS[:3], (), 3) == (0, 1, 2)
 
 
-@given(st.integers(0, 10_000), st.integers(0, RANKS - 1), st.integers(0, RANKS - 1))
-def test_terms_rise_differ_and_favour_the_earlier(term: int, a: int, b: int) -> None:
-    first, second = next_term(term, a), next_term(term, b)
+RANK = st.integers(0, RANKS - 1)
+BOOT = st.integers(0, 2**63 - 1)
+
+
+@given(st.integers(0, 10_000_000), RANK, RANK, BOOT, BOOT)
+def test_terms_rise_differ_and_favour_the_earlier(
+    term: int, a: int, b: int, boot: int, other: int
+) -> None:
+    first, second = next_term(term, a, boot), next_term(term, b, other)
     assert first > term
+    if a == b:
+        assert (first == second) == (boot % LIVES == other % LIVES)
     if a < b:
         assert first > second

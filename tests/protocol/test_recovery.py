@@ -10,9 +10,9 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.join import CatchUp
 from p2pnode.protocol.messages import Contribution, Plan, ShardSum, Status, StopOrder, Want
-from tests.harness import toy
+from p2pnode.rehearse import toy
+from p2pnode.rehearse.oracle import over
 from tests.harness.calm import Recorder
-from tests.harness.scenario import over
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -112,6 +112,21 @@ def test_leader_that_restarts_unnoticed_is_no_gap() -> None:
     assert run.world.now - crashed < 8.0, "it does not take a silence to find a new leader"
     run.finish()
     assert len({node.core.leader for node in run.nodes}) == 1
+
+
+def test_a_leader_that_has_forgotten_everything_does_not_lead_in_its_old_term() -> None:
+    run = Recorder(3, steps=60, slot_time=0.5)
+    run.when(lambda: run.nodes[2].core.plan is not None)
+    old = run.nodes[0].core.term
+    run.world.partition([run.nodes[2]], 30.0)
+    for node in run.nodes[:2]:  # the only others who know of that term
+        run.world.restart(node, wiped=True)
+    run.when(lambda: run.nodes[0].core.leading)
+    assert run.nodes[0].core.term != old
+    run.finish()
+    keys = {}
+    for plan in run.messages(Plan):
+        assert keys.setdefault((plan.key, plan.step), plan) == plan
 
 
 def test_two_leaders_of_one_round_the_earlier_wins() -> None:
@@ -293,7 +308,7 @@ def test_a_stop_order_ends_the_run_at_one_step_everywhere() -> None:
     run = Recorder(3, steps=60)
     run.at_step(5)
     host = run.nodes[0]
-    host.feed(ev.StopRequested(StopOrder(host.core.stop_step(), b"host")))
+    host.feed(ev.StopRequested(StopOrder(host.core.stop_step() or 0, b"host")))
     run.finish()
     finished = {(node.finished.step, node.finished.ending) for node in run.nodes if node.finished}
     assert len(finished) == 1
@@ -319,10 +334,49 @@ def test_who_has_gone_beyond_a_stop_order_takes_up_its_state() -> None:
     host.slot_time = 5.0  # it is still at work when the others are back
     run.pass_time(8.0)
     assert run.nodes[1].core.committed > host.core.committed + 4
-    host.feed(ev.StopRequested(StopOrder(host.core.stop_step(), b"host")))
+    host.feed(ev.StopRequested(StopOrder(host.core.stop_step() or 0, b"host")))
     run.finish()
     assert len({node.finished.step for node in run.nodes if node.finished}) == 1
     assert run.of(ef.Load, "n1")
+
+
+def test_a_host_that_is_cut_off_waits_to_hand_out_its_order() -> None:
+    run = Recorder(3, steps=300, slot_time=0.2)
+    run.at_step(5)
+    host = run.nodes[0]
+    run.world.partition([host], 20.0)
+    run.pass_time(10.0)
+    host.feed(ev.StopRequested(StopOrder(host.core.stop_step() or 0, b"host")))
+    run.when(lambda: host.finished is not None)
+    run.pass_time(3.0)
+    assert run.nodes[1].core.last_step == 300, "it has not heard of it"
+    run.finish()
+    assert len({node.finished.step for node in run.nodes if node.finished}) == 1
+
+
+def test_an_order_whose_state_nobody_has_any_more_does_not_hold_the_others() -> None:
+    run = Recorder(3, steps=60, slot_time=0.2)
+    run.at_step(5)
+    host = run.nodes[0]
+    run.world.partition([host], 30.0)
+    run.pass_time(25.0)
+    host.feed(ev.StopRequested(StopOrder(host.core.stop_step() or 0, b"host")))
+    run.when(lambda: run.nodes[1].core.last_step < 60)
+    assert run.nodes[1].core.applied > run.nodes[1].core.last_step
+    run.world.crash(host)
+    run.when(lambda: over(run.world))
+    assert {node.finished.step for node in run.nodes[1:] if node.finished} == {60}
+    assert run.reports(ef.Kind.STOP, "n1")[-1].endswith("the run goes on")
+
+
+def test_a_host_that_has_just_started_cannot_tell_where_to_stop() -> None:
+    run = Recorder(3, steps=60)
+    run.at_step(5)
+    run.world.crash(run.nodes[0])
+    run.world.restart(run.nodes[0], wiped=True)
+    assert run.nodes[0].core.stop_step() is None, "step 0 would undo the run"
+    run.when(lambda: run.nodes[0].core.stop_step() is not None)
+    assert (run.nodes[0].core.stop_step() or 0) >= 5
 
 
 def test_a_kicked_node_stops_and_the_others_go_on() -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol.messages import Contribution
-from tests.harness import toy
+from p2pnode.rehearse import toy
+from p2pnode.rehearse.machine import Defects
+from p2pnode.rehearse.oracle import over
 from tests.harness.calm import Recorder
-from tests.harness.machine import Faults
-from tests.harness.scenario import over
 
 
 def test_failed_probe_stops_the_machine_itself() -> None:
-    run = Recorder(3, faults={1: Faults(bad_probe_at=4)})
+    run = Recorder(3, defects={1: Defects(bad_probe_at=4)})
     run.finish()
     failed = run.nodes[1].failed
     assert failed is not None
@@ -23,7 +23,7 @@ def test_failed_probe_stops_the_machine_itself() -> None:
 
 @pytest.mark.parametrize("sick", [0, 1])
 def test_work_without_a_probe_is_refused_and_its_sender_gets_no_more(sick: int) -> None:
-    run = Recorder(3, faults={sick: Faults(strips_probe_at=4)})
+    run = Recorder(3, defects={sick: Defects(strips_probe_at=4)})
     run.finish()
     failed = run.nodes[sick].failed
     assert failed is not None
@@ -33,7 +33,7 @@ def test_work_without_a_probe_is_refused_and_its_sender_gets_no_more(sick: int) 
 
 @pytest.mark.parametrize("sick", [0, 1])
 def test_wrong_apply_is_confessed_with_step_and_tensor(sick: int) -> None:
-    run = Recorder(2, faults={sick: Faults(wrong_apply_at=5)})
+    run = Recorder(2, defects={sick: Defects(wrong_apply_at=5)})
     run.finish()
     failed = run.nodes[sick].failed
     assert failed is not None
@@ -44,14 +44,14 @@ def test_wrong_apply_is_confessed_with_step_and_tensor(sick: int) -> None:
 
 
 def test_nothing_is_applied_while_hashes_differ() -> None:
-    run = Recorder(3, faults={1: Faults(wrong_apply_at=5, denies=True)}, slot_time=0.5)
+    run = Recorder(3, defects={1: Defects(wrong_apply_at=5, denies=True)}, slot_time=0.5)
     run.when(lambda: bool(run.reports(ef.Kind.DIVERGENCE)))
     assert all(node.core.committed <= 4 for node in run.nodes)
     assert all(node.core.applied <= 5 for node in run.nodes)
 
 
 def test_majority_decides_if_nobody_confesses() -> None:
-    run = Recorder(3, faults={1: Faults(wrong_apply_at=5, denies=True)})
+    run = Recorder(3, defects={1: Defects(wrong_apply_at=5, denies=True)})
     run.finish()
     failed = run.nodes[1].failed
     assert failed is not None
@@ -60,7 +60,7 @@ def test_majority_decides_if_nobody_confesses() -> None:
 
 
 def test_without_a_majority_the_run_stops_at_the_last_committed_state() -> None:
-    run = Recorder(2, faults={1: Faults(wrong_apply_at=5, denies=True)})
+    run = Recorder(2, defects={1: Defects(wrong_apply_at=5, denies=True)})
     run.when(lambda: over(run.world))
     assert {node.core.committed for node in run.nodes} == {4}
     for node in run.nodes:
@@ -83,7 +83,7 @@ def test_a_slot_that_is_not_finite_ends_the_run_before_it_everywhere(count: int)
 
 
 def test_a_slot_called_not_finite_that_is_costs_the_caller_its_place() -> None:
-    run = Recorder(3, faults={2: Faults(false_claim_at=5)})
+    run = Recorder(3, defects={2: Defects(false_claim_at=5)})
     run.finish()
     failed = run.nodes[2].failed
     assert failed is not None
@@ -91,12 +91,48 @@ def test_a_slot_called_not_finite_that_is_costs_the_caller_its_place() -> None:
     assert run.nodes[0].core.committed == 8
 
 
-def test_a_sum_that_contradicts_its_summary_is_never_applied() -> None:
-    run = Recorder(3, faults={1: Faults(corrupts_sums_at=4)})
+SUMS = ("corrupts_sums_at", "two_faced_at", "wrong_summary_at")
+
+
+@pytest.mark.parametrize("defect", SUMS)
+@pytest.mark.parametrize(("count", "sick"), [(2, 0), (2, 1), (3, 0), (3, 2), (4, 1), (5, 0)])
+def test_an_owner_that_sends_wrong_sums_is_named_and_left_out(
+    defect: str, count: int, sick: int
+) -> None:
+    if defect == "two_faced_at" and (count, sick) == (2, 1):
+        sick = 0  # the only other one must be among those who are lied to
+    run = Recorder(count, defects={sick: Defects(**{defect: 4})})
+    run.finish()
+    liar = run.nodes[sick]
+    assert liar.failed is not None
+    assert liar.failed.fault is ef.Fault.UNSOUND
+    named = [
+        effect
+        for _, name, effect in run.effects
+        if isinstance(effect, ef.Report) and effect.peer == liar.me and name != liar.name
+    ]
+    assert any("at step 4" in report.text for report in named)
+    sound = [node for node in run.nodes if node is not liar]
+    assert all(node.failed is None and node.core.committed == 8 for node in sound)
+    accused = {r.peer for _, _, r in run.effects if isinstance(r, ef.Report) and "its s" in r.text}
+    assert accused == {liar.me}, "nobody else is suspected"
+
+
+def test_a_recount_survives_the_loss_of_a_worker() -> None:
+    run = Recorder(4, defects={1: Defects(corrupts_sums_at=4)}, slot_time=0.3)
+    run.when(lambda: any("checksum" in text for text in run.reports(ef.Kind.REFUSED)))
+    run.world.crash(run.nodes[3])
+    run.finish()
+    assert run.nodes[1].failed is not None
+    assert {run.nodes[0].core.committed, run.nodes[2].core.committed} == {8}
+
+
+def test_a_contribution_that_contradicts_its_evidence_is_never_applied() -> None:
+    run = Recorder(3, defects={1: Defects(corrupts_parts_at=4)})
     run.when(lambda: over(run.world))
     for node in (run.nodes[0], run.nodes[2]):
         assert node.failed is not None
-        assert "contradict" in node.failed.text
+        assert "also when all contributions are added here" in node.failed.text
         assert node.core.committed == 3
     assert all(
         hashes == {toy.undisturbed(6, 8)[step]} for step, hashes in run.world.commits.items()

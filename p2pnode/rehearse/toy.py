@@ -2,6 +2,8 @@
 
 A slot's gradient depends on the weights, so a wrong state shows in the next gradient; the update
 depends on the step number, both moments and a grid that follows the largest magnitudes.
+
+May import: protocol.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import math
 import struct
 from dataclasses import dataclass
 
-from p2pnode.protocol.evidence import CHECKSUM_MODULUS
+from p2pnode.protocol.evidence import CHECKSUM_MODULUS, summarise
 from p2pnode.protocol.messages import SlotEvidence, Summary
 
 PARAMETERS = 13
@@ -128,8 +130,6 @@ def apply(state: State, total: tuple[int, ...], summary: Summary) -> State:
 @functools.lru_cache(maxsize=64)
 def undisturbed(slots: int, steps: int) -> tuple[bytes, ...]:
     """Hashes of states 0 to `steps` of one node that nothing happens to, without the protocol."""
-    from p2pnode.protocol.evidence import summarise
-
     state = initial()
     hashes = [state.hash]
     for step in range(1, steps + 1):

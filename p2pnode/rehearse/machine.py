@@ -1,6 +1,6 @@
-"""A simulated machine: one step core, the toy model, a computing thread, a disk.
+"""A simulated machine: a step core, the toy model, a computing thread, a disk and a clock.
 
-Runs the core's effects; the network and time belong to `world`.
+May import: protocol, toy. Runs the core's effects; the network and time belong to `world`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.fetch import part_hashes
-from p2pnode.protocol.messages import Contribution, PeerId, ShardSum, StopOrder
+from p2pnode.protocol.messages import Buffer, Contribution, PeerId, ShardSum, StopOrder
 from p2pnode.protocol.setup import Setup
-from tests.harness import toy
+from p2pnode.rehearse import toy
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from p2pnode.rehearse.world import World
 
 RUN = b"r" * 16
 Task = ef.Compute | ef.Reduce | ef.Apply | ef.Commit | ef.Verify | ef.Freeze | ef.Load
@@ -32,7 +32,7 @@ def good_order(order: StopOrder) -> bool:
 
 
 @dataclass
-class Faults:
+class Defects:
     """What is wrong with a machine; steps count from 1, 0 means never."""
 
     bad_probe_at: int = 0
@@ -44,8 +44,32 @@ class Faults:
     false_claim_at: int = 0
     strips_probe_at: int = 0
     """Its contributions from this step on say that no probe ran."""
+    corrupts_parts_at: int = 0
+    """Its contributions to this step have another payload than their evidence says."""
     corrupts_sums_at: int = 0
     """Its sums of this step have another payload than their summary says."""
+    two_faced_at: int = 0
+    """Of its sums of this step, every other peer in join order gets a corrupted one."""
+    wrong_summary_at: int = 0
+    """Its sums of this step have another summary than their evidence gives."""
+
+    @property
+    def wrong_state(self) -> bool:
+        """Its state may differ from what the sums it has give."""
+        return self.wrong_apply_at > 0
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name.removesuffix('_at').replace('_', ' ')}"
+            + (f" at step {value}" if name.endswith("_at") else "")
+            for name, value in vars(self).items()
+            if value
+        ]
+        return ", ".join(parts) or "sound"
+
+
+def _off_by_one(payload: Buffer) -> Buffer:
+    return toy.pack([value + 1 for value in toy.unpack(payload)])
 
 
 @dataclass
@@ -65,20 +89,30 @@ class Machine:
     name: str
     slot_time: float
     core_class: type[StepCore] = StepCore
-    faults: Faults = field(default_factory=Faults)
+    defects: Defects = field(default_factory=Defects)
+    offset: float = 0.0
+    """Of its own monotonic clock: what it reads is the world's time plus this."""
     up: bool = False
     paused_until: float = 0.0
+    no_data: bool = False
+    """Its training text has gone: the next set it should compute ends its process."""
+    dies_at: int = -1
+    """It crashes in the middle of the effects of the event with this number."""
+    handled: int = 0
+    """Events its cores have taken so far."""
     disk: toy.State = field(default_factory=toy.initial)
     finished: ef.Finished | None = None
     failed: ef.Failed | None = None
     released: bool = False
     boots: int = 0
-    stripped: bool = False
+    cheated: bool = False
+    """It has sent something that it must have been refused for."""
 
     def boot(self, state: toy.State, start: bool = True) -> None:
         """Start (again) from a state, with empty memory."""
         self.boots += 1
         self.up, self.released, self.finished, self.failed = True, False, None, None
+        self.paused_until, self.no_data = 0.0, False
         self.state = state
         self.previous: toy.State | None = None
         self.lanes = Lane(), Lane()
@@ -105,6 +139,22 @@ class Machine:
     def crash(self) -> None:
         self.up = False
         self.boots += 1  # whatever still waits for the old process finds another one
+        self.lanes = Lane(), Lane()
+
+    def freeze(self, until: float, jump: float | None = None) -> None:
+        """Stand still until then (world time). Its clock stands still too, as that of a suspended
+        machine, and then is `jump` further; None: it runs on, as that of a stopped process."""
+        if jump is not None:
+            still = max(until - max(self.world.now, self.paused_until), 0.0)
+            self.offset += jump - still
+        self.paused_until = max(self.paused_until, until)
+        boot = self.boots
+
+        def wake() -> None:
+            if self.boots == boot:
+                self._arm()  # the timer that was set went by the clock as it was
+
+        self.world.at(self.paused_until, wake)
 
     def feed(self, event: ev.Event) -> None:
         """Give the core an event, and run what it asks for."""
@@ -117,14 +167,21 @@ class Machine:
             return
         if world.trace and not isinstance(event, ev.Tick | ev.Heard):
             world.note(self.name, f"<- {world.show(event)}")
+        if isinstance(event, ev.StopRequested) and good_order(event.order):
+            world.stopped = event.order
         deadline = self.core.next_deadline()
-        for effect in self.core.handle(event, world.now):
+        effects = self.core.handle(event, world.now + self.offset)
+        dies = self.handled == self.dies_at
+        self.handled += 1
+        for effect in effects[: len(effects) // 2] if dies else effects:
             if world.trace:
                 world.note(self.name, f"-> {world.show(effect)}")
             if world.observe is not None:
                 world.observe(self, effect)
             self._run(effect)
-        if self.core.next_deadline() != deadline:
+        if dies:
+            world.crash(self)
+        elif self.core.next_deadline() != deadline:
             self._arm()
 
     def _arm(self) -> None:
@@ -132,9 +189,12 @@ class Machine:
 
         def tick() -> None:
             if self.boots == boot and self.core.next_deadline() == deadline:
-                self.feed(ev.Tick())
+                if self.world.now + self.offset < deadline - 1e-6:
+                    self._arm()
+                else:
+                    self.feed(ev.Tick())
 
-        self.world.at(deadline, tick)
+        self.world.at(deadline - self.offset, tick)
 
     def _run(self, effect: ef.Effect) -> None:
         match effect:
@@ -164,13 +224,23 @@ class Machine:
                 self._next_task()
 
     def _tamper(self, send: ef.Send) -> ef.Send:
-        message, faults = send.message, self.faults
-        if isinstance(message, Contribution) and 0 < faults.strips_probe_at <= message.step:
-            self.stripped = True
-            return replace(send, message=structs.replace(message, probe=b""))
-        if isinstance(message, ShardSum) and message.step == faults.corrupts_sums_at:
-            return replace(send, payload=toy.pack([v + 1 for v in toy.unpack(send.payload)]))
-        return send
+        message, defects = send.message, self.defects
+        changed = send
+        if isinstance(message, Contribution):
+            if 0 < defects.strips_probe_at <= message.step:
+                changed = replace(send, message=structs.replace(message, probe=b""))
+            if message.step == defects.corrupts_parts_at:
+                changed = replace(send, payload=_off_by_one(send.payload))
+        elif isinstance(message, ShardSum):
+            members = self.world.members
+            odd = send.peer in members and members.index(send.peer) % 2
+            if message.step in (defects.corrupts_sums_at, defects.two_faced_at if odd else 0):
+                changed = replace(send, payload=_off_by_one(send.payload))
+            if message.step == defects.wrong_summary_at:
+                wrong = structs.replace(message.summary, loss=message.summary.loss + 1)
+                changed = replace(send, message=structs.replace(message, summary=wrong))
+        self.cheated |= changed is not send
+        return changed
 
     def _next_task(self) -> None:
         """Sets are computed in the background, slot by slot; everything else goes first."""
@@ -215,20 +285,23 @@ class Machine:
         return perform[type(task)](task)
 
     def _compute(self, task: ef.Compute) -> ev.Event | None:
+        if self.no_data:
+            self.world.crash(self)
+            return None
         if self.state.step != task.step - 1:
             return None  # the state moved on while the task waited
         results = []
         for slot in task.slots:
-            false_claim = self.faults.false_claim_at == task.step and not task.reference
+            false_claim = self.defects.false_claim_at == task.step and not task.reference
             if (task.step, slot) == self.world.not_finite or (false_claim and slot % 2):
                 return ev.SetRefused(task.step, task.slots, task.reference, slot, "NaN")
             results.append(toy.gradient(self.state, task.step, slot))
-        if self.faults.wrong_gradient_at == task.step and not task.reference:
+        if self.defects.wrong_gradient_at == task.step and not task.reference:
             results = [toy.gradient(toy.initial(), 999, slot) for slot in task.slots]
         probe = toy.PROBE
-        if self.faults.bad_probe_at and task.step >= self.faults.bad_probe_at:
+        if self.defects.bad_probe_at and task.step >= self.defects.bad_probe_at:
             probe = b"x" * 32
-        if self.faults.no_probe_at and task.step >= self.faults.no_probe_at:
+        if self.defects.no_probe_at and task.step >= self.defects.no_probe_at:
             probe = b""
         return ev.Computed(
             task.step,
@@ -249,7 +322,7 @@ class Machine:
         if toy.checksum(total) != task.summary.checksum:
             return ev.ApplyRefused(task.step, "the sums do not match their checksum")
         self.previous, self.state = self.state, toy.apply(self.state, total, task.summary)
-        if self.faults.wrong_apply_at == task.step:
+        if self.defects.wrong_apply_at == task.step:
             wrong = (self.state.weights[0] + 1, *self.state.weights[1:])
             self.state = toy.State(
                 task.step, wrong, self.state.first, self.state.second, self.state.grid
@@ -263,7 +336,7 @@ class Machine:
             self.disk = self.state
 
     def _verify(self, task: ef.Verify) -> ev.Event:
-        wrong = self.faults.wrong_apply_at == task.step and not self.faults.denies
+        wrong = self.defects.wrong_apply_at == task.step and not self.defects.denies
         return ev.Verified(task.step, "layers.0.attn" if wrong else None)
 
     def _freeze(self, task: ef.Freeze) -> ev.Event:

@@ -2,6 +2,8 @@
 
 A link carries two ordered channels (control, bulk) in each direction. A reset loses what is on
 its way. Delays differ from message to message, so channels and links overtake each other.
+
+May import: protocol, machine, toy.
 """
 
 from __future__ import annotations
@@ -11,16 +13,19 @@ import hashlib
 import heapq
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.core import StepCore
-from p2pnode.protocol.messages import PeerId, Priority, decode, encode
-from tests.harness import toy
-from tests.harness.machine import RUN, Faults, Machine
+from p2pnode.protocol.messages import PeerId, Priority, StopOrder, decode, encode
+from p2pnode.rehearse import toy
+from p2pnode.rehearse.machine import RUN, Defects, Machine
 
+DELAYED = 3.0
+"""Seconds: well below the silence after which a peer is given up."""
 FRAGMENT_TIME = 0.5
 """A bulk message longer than this on the wire is heard of in between."""
 
@@ -49,7 +54,7 @@ class World:
         *,
         slots: int = 6,
         steps: int = 8,
-        trace: bool = False,
+        trace: Callable[[str], object] | None = None,
         core_class: type[StepCore] = StepCore,
     ) -> None:
         self.random = random.Random(seed)
@@ -66,12 +71,24 @@ class World:
         self.delay = (0.005, 0.08)
         self.bandwidth = 20_000.0
         self.duplicates = 0.01
-        self.loss_of_disk = 0.3
+        self.delayed_until = 0.0
+        """Until then frames take up to DELAYED seconds longer."""
+        self.reordered_until = 0.0
+        """Until then messages of one channel overtake each other, as the transport never lets."""
+        self.repeated_until = 0.0
+        """Until then every third message comes twice."""
+        self.signaling_back = 0.0
+        """When the signaling server is back: before that, no link comes up and nobody joins."""
+        self.happened: Counter[str] = Counter()
+        """How many faults of each kind took effect."""
         self.events = 0
-        self.stopped = False
+        self.stopped: StopOrder | None = None
+        """The host's order to stop."""
         self.observe: Callable[[Machine, ef.Effect], object] | None = None
         self._links: dict[frozenset[PeerId], Link] = {}
         self._missing: set[frozenset[PeerId]] = set()
+        self._cut: dict[frozenset[PeerId], float] = {}
+        """Pairs on two sides of a partition, and until when."""
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
 
@@ -107,11 +124,12 @@ class World:
 
     # Machines
 
-    def add(self, slot_time: float = 0.1, faults: Faults | None = None) -> Machine:
+    def add(self, slot_time: float = 0.1, defects: Defects | None = None) -> Machine:
         """A new machine, not started and no member yet."""
         number = len(self.machines)
         me = bytes([number + 1]) * 32
-        machine = Machine(self, me, f"n{number}", slot_time, self.core_class, faults or Faults())
+        machine = Machine(self, me, f"n{number}", slot_time, self.core_class, defects or Defects())
+        machine.offset = 1000.0 * number  # clocks agree on nothing
         for other in self.machines:
             self._links[frozenset((me, other))] = Link()
         self.machines[me] = machine
@@ -157,14 +175,11 @@ class World:
                 # A dead peer is noticed late, if at all.
                 self.link_down(machine, other, notice=8.0)
 
-    def restart(self, machine: Machine) -> None:
-        """A member starts again, maybe without what it had on disk."""
-        if machine.me not in self.members or self.stopped:
-            return  # after a stop it might find nobody left to tell it of that
+    def restart(self, machine: Machine, wiped: bool = False) -> None:
+        """A member starts again, from what is on its disk."""
         if machine.up:
             self.crash(machine)
-        lost = self.random.random() < self.loss_of_disk
-        machine.boot(toy.initial() if lost else machine.disk)
+        machine.boot(toy.initial() if wiped else machine.disk)
         self.connect(machine, 3.0)
 
     def saves(self, machine: Machine, step: int) -> bool:
@@ -173,7 +188,7 @@ class World:
 
     def committed(self, machine: Machine, commit: ef.Commit) -> None:
         """A machine that applies wrongly cannot know it while it is alone; the others must."""
-        if not machine.faults.wrong_apply_at:
+        if not machine.defects.wrong_state:
             self.commits.setdefault(commit.step, set()).add(commit.state_hash)
 
     def ended(self, machine: Machine) -> None:
@@ -198,6 +213,12 @@ class World:
 
     def link_up(self, a: Machine, b: Machine, when: float) -> None:
         def happen() -> None:
+            if self.now < self.signaling_back:  # a link is made through the server
+                self.at(self.signaling_back + self.random.uniform(0.0, 3.0), happen)
+                return
+            if self.now < self._cut.get(frozenset((a.me, b.me)), 0.0):
+                self.at(self._cut[frozenset((a.me, b.me))], happen)
+                return
             link = self.link(a.me, b.me)
             if link.up or not a.up or not b.up or frozenset((a.me, b.me)) in self._missing:
                 return
@@ -242,7 +263,10 @@ class World:
         for a in group:
             for b in self.machines.values():
                 if b not in group:
-                    self.flap(a, b, seconds + self.random.uniform(0.0, 2.0))
+                    lasts = seconds + self.random.uniform(0.0, 2.0)
+                    pair = frozenset((a.me, b.me))
+                    self._cut[pair] = max(self._cut.get(pair, 0.0), self.now + lasts)
+                    self.flap(a, b, lasts)
 
     def block(self, sender: Machine, receiver: Machine, seconds: float) -> None:
         """Frames of one direction vanish for a while."""
@@ -298,7 +322,10 @@ class World:
         starts = max(self.now, link.free_at.get(channel, 0.0))
         on_wire = len(raw) / self.bandwidth if bulk else 0.0
         arrives = starts + on_wire + self.random.uniform(*self.delay)
-        arrives = max(arrives, link.last_at.get(channel, 0.0))
+        if self.now < self.delayed_until:
+            arrives += self.random.uniform(0.0, DELAYED)
+        if self.now >= self.reordered_until:
+            arrives = max(arrives, link.last_at.get(channel, 0.0))
         link.free_at[channel] = starts + on_wire
         link.last_at[channel] = arrives
         session = link.session
@@ -321,7 +348,7 @@ class World:
                 )
                 moment += FRAGMENT_TIME
         self.at(arrives, arrive)
-        if self.random.random() < self.duplicates:
+        if self.random.random() < (0.3 if self.now < self.repeated_until else self.duplicates):
             self.at(arrives + self.random.uniform(0.0, 5.0), arrive)
 
     def _deliver(self, sender: PeerId, receiver: PeerId, raw: bytes, via: PeerId | None) -> None:
@@ -335,7 +362,8 @@ class World:
     # Trace
 
     def note(self, name: str, text: str) -> None:
-        print(f"{self.now:9.3f} {name} {text}")
+        if self.trace is not None:
+            self.trace(f"{self.now:9.3f} {name} {text}")
 
     def summary(self, machine: Machine) -> str:
         """One line on where a machine stands."""

@@ -1,0 +1,249 @@
+"""What can happen to a simulated group: the kinds of faults, and one fault as a plain value.
+
+May import: protocol, machine, world. `draw` takes a fault from a seeded generator, `arrange` puts
+it into a world's future. A fault names everything about itself, so any subset of a run's faults is
+a run as well (see shrink).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import random
+
+from p2pnode.protocol import events as ev
+from p2pnode.protocol.messages import StopOrder
+from p2pnode.rehearse.machine import Defects, Machine
+from p2pnode.rehearse.world import World
+
+
+class Kind(enum.Enum):
+    """Kinds of faults; the value is its name on the command line."""
+
+    CRASH = "crash"
+    """A machine goes down for good, without a word."""
+    RESTART = "restart"
+    """A machine crashes and comes back with its last checkpoint."""
+    WIPE = "wipe"
+    """A machine crashes and comes back without its disk."""
+    FREEZE = "freeze"
+    """A process is stopped for a while; its clock runs on."""
+    CLOCK = "clock"
+    """A machine is suspended: its clock stands still, and may then leap by up to an hour."""
+    SLOW = "slow"
+    """A machine computes twenty times as slowly from now on."""
+    FLAP = "flap"
+    """A link breaks and comes back."""
+    ONEWAY = "oneway"
+    """Frames of one direction vanish."""
+    MISSING = "missing"
+    """Two machines can never link."""
+    PARTITION = "partition"
+    """Some machines are cut off from the others, and come back."""
+    SIGNALING = "signaling"
+    """The signaling server is away: no new links, no newcomers."""
+    DELAY = "delay"
+    """Frames take up to three seconds longer for a while."""
+    REORDER = "reorder"
+    """Messages of one channel overtake each other for a while."""
+    DUPLICATE = "duplicate"
+    """Every third message comes twice for a while."""
+    JOIN = "join"
+    """A newcomer is let in while the run goes on."""
+    LEAVE = "leave"
+    """A machine's owner takes it back, in good order."""
+    STOP = "stop"
+    """The host orders the run to stop, maybe while it is cut off from the others."""
+    DATA = "data"
+    """A machine's training text goes away: the next set it should compute ends its process."""
+    WRONG = "wrong"
+    """A machine computes, adds or claims something wrong at one step."""
+
+
+ALL = tuple(Kind)
+MILD = (Kind.DELAY, Kind.REORDER, Kind.DUPLICATE, Kind.SLOW, Kind.MISSING)
+"""What leaves everybody in one group. With a machine that applies wrongly nothing else is drawn:
+alone with it, or two against one another, nobody could tell which is right."""
+WRONGS = (
+    *("bad_probe_at", "no_probe_at", "strips_probe_at", "false_claim_at"),
+    *("wrong_apply_at", "wrong_apply_at"),
+    *("corrupts_sums_at", "two_faced_at", "wrong_summary_at"),
+)
+"""Defects that the protocol finds. A gradient that is wrong in the same way in all statements
+about it is found by recomputing it only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One thing that happens. `nodes` are numbers of machines: the victim, a pair, a group."""
+
+    kind: Kind
+    at: float
+    """Simulated seconds after the start."""
+    nodes: tuple[int, ...] = ()
+    lasts: float = 0.0
+    """Seconds until it is over, 0 for good."""
+    amount: float = 0.0
+    """clock: seconds that the clock leaps by; join: seconds per slot."""
+    wrong: Defects | None = None
+
+    @property
+    def end(self) -> float:
+        return self.at + self.lasts
+
+    def __str__(self) -> str:
+        names = ", ".join(f"n{node}" for node in self.nodes)
+        span = f" for {self.lasts:g} s" if self.lasts else ""
+        told = {
+            Kind.CLOCK: f", then its clock leaps by {self.amount:g} s",
+            Kind.WRONG: f": {self.wrong}",
+        }.get(self.kind, "")
+        return f"{self.at:7.2f} {self.kind.value} {names}{span}{told}".rstrip()
+
+
+def draw(
+    kind: Kind, at: float, nodes: int, safe: int, steps: int, source: random.Random
+) -> list[Fault]:
+    """A fault of this kind among `nodes` machines, or none if it cannot be. `safe` is the machine
+    that lives to the end. A stop order may bring a partition of its own."""
+    every = range(nodes)
+    victims = [node for node in every if node != safe]
+    pair = tuple(source.sample(every, 2)) if nodes > 1 else ()
+    match kind:
+        case Kind.CRASH | Kind.LEAVE | Kind.DATA:
+            return [Fault(kind, at, (source.choice(victims),))] if victims else []
+        case Kind.RESTART | Kind.WIPE:
+            lasts = source.choice([0.1, 1.0, 5.0, 15.0])
+            return [Fault(kind, at, (source.choice(every),), lasts)]
+        case Kind.FREEZE:
+            lasts = source.choice([1.0, 6.0, 12.0, 40.0])
+            return [Fault(kind, at, (source.choice(every),), lasts)]
+        case Kind.CLOCK:
+            lasts = source.choice([0.1, 1.0, 12.0, 40.0])
+            return [
+                Fault(kind, at, (source.choice(every),), lasts, source.choice([0, 9, 60, 3600]))
+            ]
+        case Kind.SLOW:
+            return [Fault(kind, at, (source.choice(every),))]
+        case Kind.FLAP:
+            return [Fault(kind, at, pair, source.choice([0.1, 1.0, 5.0, 20.0]))] if pair else []
+        case Kind.ONEWAY:
+            return [Fault(kind, at, pair, source.choice([3.0, 15.0, 60.0]))] if pair else []
+        case Kind.MISSING:
+            # With two machines there would be no group at all.
+            return [Fault(kind, 0.0, pair)] if nodes > 2 else []
+        case Kind.PARTITION:
+            return _partition(at, every, source) if nodes > 1 else []
+        case Kind.SIGNALING:
+            return [Fault(kind, at, (), source.choice([5.0, 20.0, 60.0]))]
+        case Kind.DELAY | Kind.REORDER | Kind.DUPLICATE:
+            return [Fault(kind, at, (), source.choice([1.0, 4.0, 12.0]))]
+        case Kind.JOIN:
+            return [Fault(kind, at, (nodes,), amount=source.choice([0.05, 0.1]))]
+        case Kind.STOP:
+            cut = nodes > 1 and source.random() < 0.4
+            before = _partition(max(at - 1.0, 0.0), every, source) if cut else []
+            return [*before, Fault(kind, at, (0,))]
+        case Kind.WRONG:
+            wrong = Defects()
+            setattr(wrong, source.choice(WRONGS), source.randint(1, steps))
+            wrong.denies = wrong.wrong_state and source.random() < 0.3
+            return [Fault(kind, 0.0, (source.choice(victims),), wrong=wrong)] if victims else []
+
+
+def _partition(at: float, every: range, source: random.Random) -> list[Fault]:
+    group = tuple(source.sample(every, source.randint(1, len(every) - 1)))
+    return [Fault(Kind.PARTITION, at, group, source.choice([2.0, 12.0, 40.0]))]
+
+
+def arrange(world: World, fault: Fault) -> None:
+    """Have the fault happen in the world when its time comes. Call before the world starts."""
+    machines = list(world.machines.values())
+    chosen = [machines[node] for node in fault.nodes]
+    if fault.kind is Kind.MISSING:
+        world.never_link(*chosen)
+        world.happened[fault.kind.value] += 1
+    elif fault.kind is Kind.WRONG:
+        assert fault.wrong is not None
+        chosen[0].defects = fault.wrong
+        world.happened[fault.kind.value] += 1
+    else:
+        world.at(fault.at, lambda: _happen(world, fault, chosen))
+
+
+def _happen(world: World, fault: Fault, chosen: list[Machine]) -> None:
+    """The moment of a fault. One that finds its machine down already does nothing."""
+    kind, lasts = fault.kind, fault.lasts
+    alive = [machine for machine in chosen if machine.up and not machine.released]
+    needed = 0 if kind is Kind.JOIN else min(len(chosen), 1 if kind is Kind.PARTITION else 2)
+    if len(alive) < needed:
+        return
+    match kind:
+        case Kind.CRASH:
+            world.crash(chosen[0])
+        case Kind.RESTART | Kind.WIPE:
+            world.crash(chosen[0])
+            world.at(fault.end, lambda: _return(world, chosen[0], kind is Kind.WIPE))
+        case Kind.FREEZE:
+            chosen[0].freeze(fault.end)
+        case Kind.CLOCK:
+            chosen[0].freeze(fault.end, fault.amount)
+        case Kind.SLOW:
+            chosen[0].slot_time = max(chosen[0].slot_time, SLOW_SLOT)
+        case Kind.FLAP:
+            world.flap(chosen[0], chosen[1], lasts)
+        case Kind.ONEWAY:
+            world.block(chosen[0], chosen[1], lasts)
+        case Kind.PARTITION:
+            world.partition(alive, lasts)
+        case Kind.SIGNALING:
+            world.signaling_back = max(world.signaling_back, fault.end)
+        case Kind.DELAY:
+            world.delayed_until = max(world.delayed_until, fault.end)
+        case Kind.REORDER:
+            world.reordered_until = max(world.reordered_until, fault.end)
+        case Kind.DUPLICATE:
+            world.repeated_until = max(world.repeated_until, fault.end)
+        case Kind.JOIN:
+            if not _join(world, chosen[0]):
+                return
+        case Kind.LEAVE:
+            chosen[0].feed(ev.LeaveRequested())
+        case Kind.DATA:
+            chosen[0].no_data = True
+        case Kind.STOP:
+            if not _stop(world, chosen[0]):
+                return
+        case Kind.MISSING | Kind.WRONG:
+            raise AssertionError("these are there from the start")
+    world.happened[kind.value] += 1
+
+
+SLOW_SLOT = 2.0
+"""Seconds per slot of a machine that has become slow."""
+
+
+def _return(world: World, machine: Machine, wiped: bool) -> None:
+    """A member that crashed comes back, if the room still is there."""
+    if machine.me in world.members and not machine.up:
+        world.restart(machine, wiped)
+
+
+def _join(world: World, machine: Machine) -> bool:
+    """Let a newcomer in, if there is a run to join and a server that introduces it."""
+    running = any(other.up and other.finished is None for other in world.machines.values())
+    if world.now < world.signaling_back or world.stopped is not None or not running:
+        return False
+    world.admit(machine)
+    return True
+
+
+def _stop(world: World, host: Machine) -> bool:
+    """The host's order, if it can be given: its process runs and knows how far the run is."""
+    if host.failed is not None or host.finished is not None or world.now < host.paused_until:
+        return False
+    last = host.core.stop_step()
+    if last is None or last >= world.steps:
+        return False
+    host.feed(ev.StopRequested(StopOrder(last, b"host")))
+    return True

@@ -1,0 +1,159 @@
+"""One seed's run: its setup and faults as plain values, carried out and judged.
+
+May import: protocol, faults, machine, oracle, world.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from p2pnode.protocol.core import StepCore
+from p2pnode.rehearse.faults import ALL, MILD, SLOW_SLOT, Fault, Kind, arrange, draw
+from p2pnode.rehearse.oracle import OracleError, check, over
+from p2pnode.rehearse.world import World
+
+PATIENCE = 200.0
+"""Simulated seconds after the last fault within which everybody must have finished, beyond what
+the slowest machine would need alone."""
+FREQUENT = (Kind.CRASH, Kind.JOIN, Kind.JOIN, Kind.FLAP, Kind.PARTITION)
+"""Kinds that come more often than others: most rules of the protocol are there for them."""
+RARE = (Kind.MISSING, Kind.WRONG, Kind.STOP)
+"""Kinds that come at most once in a run, and not in most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """All that decides a run."""
+
+    seed: int
+    """Of the delays and of what else the world draws."""
+    slots: int
+    steps: int
+    bandwidth: float
+    delay: tuple[float, float]
+    duplicates: float
+    slot_times: tuple[float, ...]
+    """Seconds per slot of each of the first machines; machine 0 is the host."""
+    starts_after: float
+    faults: tuple[Fault, ...]
+
+    def only(self, kept: Sequence[int]) -> Script:
+        """The same run with the faults of these numbers alone."""
+        return dataclasses.replace(self, faults=tuple(self.faults[i] for i in sorted(kept)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a good run was like."""
+
+    steps: int
+    """Steps that were committed."""
+    took: float
+    """Simulated seconds."""
+    events: int
+    happened: Counter[str]
+    """How many faults of each kind took effect."""
+    excuses: Counter[str]
+    """How often the oracle had to look away (see oracle)."""
+
+
+def write(seed: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL) -> Script:
+    """The run of a seed: `nodes` machines (None: one to five) and faults of these kinds."""
+    source = random.Random(f"rehearsal {seed}")
+    steps = source.choice([4, 8, 14, 24, 40])
+    count = source.choice([1, 2, 3, 3, 4, 5]) if nodes is None else nodes
+    delay = source.choice([(0.001, 0.01), (0.005, 0.08), (0.05, 0.4)])
+    safe = source.randrange(count)
+    slot_times = tuple(source.choice([0.02, 0.1, 0.1, 0.3]) for _ in range(count))
+    faults: list[Fault] = []
+    often = [kind for kind in ALL if kind in kinds and kind not in RARE]
+    often += [kind for kind in FREQUENT if kind in kinds]
+    troubles = source.choice([0, 1, 2, 3, 4, 6])
+    chance = max(0.2, 1.0 / len(kinds)) if kinds else 0.0
+    if Kind.WRONG in kinds and source.random() < chance:
+        faults += draw(Kind.WRONG, 0.0, count, safe, steps, source)
+    calm = any(fault.wrong and fault.wrong.wrong_state for fault in faults)
+    if calm:
+        often = [kind for kind in often if kind in MILD]
+    if Kind.MISSING in kinds and source.random() < 3 * chance:
+        faults += draw(Kind.MISSING, 0.0, count, safe, steps, source)
+    machines = count
+    for _ in range(troubles if often else 0):
+        at = source.uniform(0.0, 0.3 * steps)
+        new = draw(source.choice(often), at, machines, safe, steps, source)
+        machines += sum(fault.kind is Kind.JOIN for fault in new)
+        faults += new
+    if Kind.STOP in kinds and not calm and source.random() < chance:
+        at = source.uniform(0.6, 0.6 + 0.3 * steps)
+        faults += draw(Kind.STOP, at, count, safe, steps, source)
+    return Script(
+        seed=seed,
+        slots=source.choice([3, 6, 8]),
+        steps=steps,
+        bandwidth=source.choice([3_000.0, 20_000.0, 200_000.0]),
+        delay=delay if Kind.DELAY in kinds else (0.001, 0.001),
+        duplicates=0.01 if Kind.DUPLICATE in kinds else 0.0,
+        slot_times=slot_times,
+        starts_after=source.choice([0.0, 0.6, 0.6]),
+        faults=tuple(faults),
+    )
+
+
+class Scenario:
+    """A script in a world of its own, not yet run."""
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        trace: Callable[[str], object] | None = None,
+        core_class: type[StepCore] = StepCore,
+    ) -> None:
+        self.script = script
+        world = self.world = World(
+            script.seed,
+            slots=script.slots,
+            steps=script.steps,
+            trace=trace,
+            core_class=core_class,
+        )
+        world.bandwidth, world.delay = script.bandwidth, script.delay
+        world.duplicates = script.duplicates
+        first = [world.add(slot_time) for slot_time in script.slot_times]
+        # A newcomer's number is in its fault; those of faults that were left out stay unused.
+        newcomers = {fault.nodes[0]: fault for fault in script.faults if fault.kind is Kind.JOIN}
+        highest = max((node for fault in script.faults for node in fault.nodes), default=0)
+        for number in range(len(first), highest + 1):
+            world.add(newcomers[number].amount if number in newcomers else 0.1)
+        for fault in script.faults:
+            arrange(world, fault)
+        world.start(first, after=script.starts_after)
+
+    def run(self) -> Outcome:
+        """Run to the end and judge. Raises OracleError; any other error is a fault of a core."""
+        world, faults = self.world, self.script.faults
+        # Whoever is cut off notices, and comes back, up to so much later.
+        trouble = max((fault.end + 3.0 for fault in faults), default=0.0)
+        slowest = max(m.slot_time for m in world.machines.values())
+        if any(fault.kind is Kind.SLOW for fault in faults):
+            slowest = max(slowest, SLOW_SLOT)
+        alone = 1.5 * slowest * world.slots * world.steps
+        world.run(trouble + PATIENCE + alone, lambda: world.now >= trouble and over(world))
+        kinds = {fault.kind for fault in faults}
+        disturbed = not kinds <= {*MILD, Kind.WRONG, Kind.STOP, Kind.JOIN} or Kind.MISSING in kinds
+        excuses = check(world, disturbed=disturbed)
+        steps = max(world.commits, default=0)
+        return Outcome(steps, world.now, world.events, world.happened, excuses)
+
+
+def attempt(script: Script, core_class: type[StepCore] = StepCore) -> Outcome | str:
+    """Run a script; what went wrong, in a sentence, if it did."""
+    try:
+        return Scenario(script, core_class=core_class).run()
+    except OracleError as error:
+        return str(error)
+    except Exception as error:  # a core must never raise, whatever it is told
+        return f"a core raised {type(error).__name__}: {error}"

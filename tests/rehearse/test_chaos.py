@@ -1,0 +1,44 @@
+"""Seeded chaos: whatever happens, every node that lives ends with the undisturbed hash."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2pnode.rehearse.faults import ALL, Kind
+from p2pnode.rehearse.scenario import attempt, write
+
+RUNS = 640
+CHUNK = 40
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
+def test_every_survivor_ends_with_the_undisturbed_hash(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        script = write(seed)
+        result = attempt(script)
+        if isinstance(result, str):
+            story = "\n".join(map(str, script.faults))
+            pytest.fail(f"{result}\n{story}\npython -m p2pnode rehearse --seed {seed}")
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.value)
+def test_every_kind_of_fault_alone(kind: Kind) -> None:
+    happened = 0
+    for seed in range(12):
+        script = write(seed, nodes=3, kinds=(kind,))
+        assert {fault.kind for fault in script.faults} <= {kind, Kind.PARTITION}
+        result = attempt(script)
+        assert not isinstance(result, str), f"{result}\n{script.faults}"
+        happened += result.happened[kind.value]
+    assert happened > 0
+
+
+def test_a_seed_replays_to_the_same_events() -> None:
+    assert attempt(write(17)) == attempt(write(17))
+
+
+def test_leaving_a_fault_out_leaves_the_others_as_they_are() -> None:
+    script = next(script for seed in range(100) if len((script := write(seed)).faults) > 3)
+    assert script.only([2, 0]).faults == (script.faults[0], script.faults[2])
+    for number in range(len(script.faults)):
+        assert not isinstance(attempt(script.only([number])), str)
