@@ -42,6 +42,10 @@ class RefusedError(P2PNodeError):
     exit_code = 6
 
 
+class OtherHostError(RefusedError):
+    """The room has another host than the one that admitted this node."""
+
+
 class VersionMismatchError(P2PNodeError):
     """The other side speaks another version of the protocol."""
 

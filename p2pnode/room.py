@@ -12,7 +12,8 @@ from typing import Protocol
 
 from yarl import URL
 
-from p2pnode.errors import PeerError, UsageError
+from p2pnode.errors import OtherHostError, PeerError, RefusedError, UsageError
+from p2pnode.memberships import Memberships
 from p2pnode.net import events as wire
 from p2pnode.net.ice import IceMode, IcePolicy, IceServer
 from p2pnode.net.mesh import Mesh
@@ -32,7 +33,7 @@ from p2pnode.protocol.lobby import (
     decode_lobby,
     encode_lobby,
 )
-from p2pnode.protocol.roster import Roster
+from p2pnode.protocol.roster import Roster, open_roster
 from p2pnode.ui.console import Console
 from p2pnode.ui.events import Info, Invite, Joined, Knock, Left, Waiting, Warn
 from signaling.messages import IceServer as Recommended
@@ -84,6 +85,8 @@ class Room:
         self._code = ticket.code
         self._console = console
         self._occupant = occupant
+        self._memberships = Memberships(config.home)
+        saved = self._saved_roster()
         self._admission = Admission(
             ticket.identity,
             room=ticket.keys.room,
@@ -91,6 +94,7 @@ class Room:
             name=config.name,
             approve=config.approve,
             random=secrets.token_bytes,
+            saved=saved,
         )
         self._client = SignalingClient(
             ticket.server, ticket.identity, ticket.keys.room, guest=config.guest
@@ -110,7 +114,15 @@ class Room:
 
     async def __aenter__(self) -> Room:
         """Register at the server. Raises P2PNodeError if that fails."""
-        await self._client.__aenter__()
+        if self.roster is not None:
+            self._client.set_roster(self.roster.signed)
+        try:
+            await self._client.__aenter__()
+        except OtherHostError as error:
+            raise OtherHostError(
+                f"{error} If that is as it should be, remove {self._memberships.path(self.id)} "
+                "and join again; else take another room code."
+            ) from None
         self.mesh = Mesh(
             self.identity.peer_id,
             on_event=self._on_mesh,
@@ -119,6 +131,7 @@ class Room:
             relay_key=self.identity.relay_private_key,
         )
         self.mesh.start()
+        self._admit(self._admission.start())
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -151,6 +164,35 @@ class Room:
                     self._admit(self._admission.on_view(event, now))
                 case Relayed():
                     self._admit(self._admission.on_relayed(event.sender, event.sealed, now))
+
+    def _saved_roster(self) -> Roster | None:
+        """What this node knew of the room when it last ran; None if nothing that counts."""
+        raw = self._memberships.load(self.id)
+        if raw is None:
+            return None
+        try:
+            saved = open_roster(raw, self.id)
+        except PeerError:  # damaged, as by a power cut: ask anew
+            return None
+        # A guest never becomes host, not even again.
+        return None if self._config.guest and saved.host == self.identity.peer_id else saved
+
+    def _remember(self, roster: Roster) -> None:
+        """Keep the roster for the next start; one that holds nobody else is not worth it, unless
+        it says that somebody was removed."""
+        alone = len(roster.members) == 1 and self._memberships.load(self.id) is None
+        if alone:
+            return
+        try:
+            self._memberships.save(self.id, roster.encode())
+        except OSError as error:
+            path = self._memberships.path(self.id)
+            self._console.show(
+                Warn(
+                    text=f"Cannot write {path} ({error.strerror}): after a restart this node "
+                    "would have to be approved again."
+                )
+            )
 
     def _note_host(self, view: View) -> None:
         """Tell a waiting owner when nobody is there who could answer."""
@@ -251,6 +293,8 @@ class Room:
                 case admit_effects.Signal():
                     self._on_signal(effect)
                 case admit_effects.Refused():
+                    if isinstance(effect.error, RefusedError):
+                        self._memberships.forget(self.id)
                     self._occupant.on_refused(effect.error)
                 case admit_effects.Note():
                     self._console.show(Info(text=effect.text))
@@ -299,6 +343,7 @@ class Room:
 
     def _on_roster(self, roster: Roster, removed: tuple[PeerId, ...]) -> None:
         self._client.set_roster(roster.signed)
+        self._remember(roster)
         self.mesh.set_members({member.id: member.relay_key for member in roster.members})
         self.tell_all(RosterNews(roster.encode()))
         self._occupant.on_roster(roster, removed)

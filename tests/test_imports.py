@@ -17,6 +17,7 @@ LAYERS = (
     ("p2pnode.ui", "p2pnode.net"),
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
     ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
+    ("p2pnode.memberships", "p2pnode.private_file"),
     ("p2pnode.errors",),
 )
 SOLE_IMPORTERS = {

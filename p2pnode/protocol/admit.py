@@ -75,8 +75,10 @@ class Admission:
         name: str,
         approve: Literal["ask", "all"],
         random: Random,
+        saved: Roster | None = None,
     ) -> None:
-        """`room` and `secret` (32 bytes each) come from the code; `random` from `secrets`."""
+        """`room` and `secret` (32 bytes each) come from the code; `random` from `secrets`.
+        `saved`: the newest roster that this node held before it was restarted."""
         self._me = identity
         self._room = room
         self._post = Post(identity, room, secret, random)
@@ -88,7 +90,7 @@ class Admission:
         self._retry_at: float | None = None
         self._recover_at: float | None = None
         self._quiet_until = float("-inf")
-        self.roster: Roster | None = None
+        self.roster = saved if saved is not None and identity.peer_id in saved.ids else None
         """The newest accepted roster; None while this node is not a member."""
         self.refused = False
         """The host has turned this node away: nothing more is asked of anyone."""
@@ -104,6 +106,10 @@ class Admission:
 
     # Events
 
+    def start(self) -> list[Effect]:
+        """Call once, before the first view: what follows from the saved roster."""
+        return [] if self.roster is None else [RosterChanged(self.roster, ())]
+
     def on_view(self, view: View, now: float) -> list[Effect]:
         """The server shows the room: after each registration and whenever it changes."""
         self._view = view
@@ -114,6 +120,12 @@ class Admission:
             # Alone, called host by a server that had lost the room, whose true host is back.
             self.roster = None
             effects += self._ask_to_enter(now)
+        elif self.roster is not None and view.host not in (None, self.roster.host):
+            effects += self._complain(
+                f"The server shows {short_id(view.host or b'')} as host of this room; this node "
+                f"goes by the host that it knows, {short_id(self.roster.host)}.",
+                now,
+            )
         elif view.role == "waiting":
             effects += self._ask_to_enter(now)
         elif self.roster is None or view.epoch > self.roster.epoch:

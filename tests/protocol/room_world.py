@@ -28,18 +28,26 @@ ROOM, SECRET = b"r" * 32, b"s" * 32
 class Node:
     """One node's admission and what became of it."""
 
-    def __init__(self, name, approve="ask", identity=None, secret=SECRET):
+    def __init__(self, name, approve="ask", identity=None, secret=SECRET, saved=None):
         self.name = name
         self.identity = identity or Identity.ephemeral()
         self.id = self.identity.peer_id
         self.admission = Admission(
-            self.identity, ROOM, secret, name=name, approve=approve, random=secrets.token_bytes
+            *(self.identity, ROOM, secret),
+            name=name,
+            approve=approve,
+            random=secrets.token_bytes,
+            saved=saved,
         )
-        self.roster_blob = None
+        self.roster_blob = None if self.admission.roster is None else saved.signed
         self.number = None
         self.view = None
         self.server_refusal = None
-        self.log = []
+        self.log = self.admission.start()
+
+    def restarted(self):
+        """The same machine after a restart, with what it had saved."""
+        return Node(self.name, identity=self.identity, saved=self.admission.roster)
 
     def of(self, kind):
         return [effect for effect in self.log if isinstance(effect, kind)]
