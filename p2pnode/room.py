@@ -108,6 +108,7 @@ class Room:
         self._invited = False
         self._waiting_shown = False
         self._host_absent = False
+        self._present: set[PeerId] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._asked: PeerId | None = None
         self.mesh: Mesh
@@ -151,6 +152,7 @@ class Room:
                         self._online = True
                         self._console.show(Info(text="The signaling server is back."))
                 case Offline():
+                    self._present.clear()
                     if self._online:
                         self._online = False
                         self._console.show(
@@ -162,6 +164,7 @@ class Room:
                 case View():
                     self._note_host(event)
                     self._admit(self._admission.on_view(event, now))
+                    self._note_presence(event)
                 case Relayed():
                     self._admit(self._admission.on_relayed(event.sender, event.sealed, now))
 
@@ -193,6 +196,12 @@ class Room:
                     "would have to be approved again."
                 )
             )
+
+    def _note_presence(self, view: View) -> None:
+        """Members that have just come can be offered a link at once."""
+        for peer in set(view.members) - self._present:
+            self.mesh.reachable(peer)
+        self._present = set(view.members)
 
     def _note_host(self, view: View) -> None:
         """Tell a waiting owner when nobody is there who could answer."""
