@@ -103,6 +103,18 @@ async def test_a_frozen_node_is_dropped_and_comes_back_by_itself(
         assert frozen.events("step")[-1]["step"] == LONG, "it computed to the end"
 
 
+async def test_everybody_asleep_at_once(server: Server, answer: Answer, tmp_path: Path) -> None:
+    """As when the power of a house's router fails, or its only computer sleeps."""
+    async with nodes(server, tmp_path, 3) as everyone:
+        await everyone[1].until("step", step=10)
+        for node in everyone:
+            node.send(signal.SIGSTOP)
+        await asyncio.sleep(FROZEN)
+        for node in everyone:
+            node.send(signal.SIGCONT)
+        assert await hashes(*everyone) == {answer(STEPS)}
+
+
 async def test_a_newcomer_after_the_server_was_killed(
     server: Server, answer: Answer, tmp_path: Path
 ) -> None:
