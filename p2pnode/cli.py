@@ -29,7 +29,7 @@ EXIT_CODES = """exit codes:
   5    room code mistyped, weak, unknown  13   this node's state differed from the group's
   6    the host refused or removed us     14   training produced NaN or infinity
   7    another protocol version           15   this node's key file unusable, or used twice
-                                          130  interrupted before anything could be saved
+  16   the run does not fit in memory     130  interrupted before anything could be saved
 """
 
 JOIN_HELP = """Join a room and train. The first machine in a room is its host: it is

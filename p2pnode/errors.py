@@ -70,6 +70,10 @@ class CheckpointError(P2PNodeError):
     exit_code = 10
 
 
+class DiskFullError(CheckpointError):
+    """There is no room for a checkpoint at the moment; what is there stays."""
+
+
 class AddressInUseError(P2PNodeError):
     """A port this process wants to listen on is taken, or the address is not this machine's."""
 
@@ -98,6 +102,12 @@ class IdentityError(P2PNodeError):
     """The identity file is missing, damaged, in use elsewhere, or readable by other users."""
 
     exit_code = 15
+
+
+class MemoryNeedError(P2PNodeError):
+    """The run does not fit into this machine's memory."""
+
+    exit_code = 16
 
 
 class PeerError(P2PNodeError):

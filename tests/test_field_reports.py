@@ -18,7 +18,7 @@ def test_every_named_test_exists() -> None:
 
 def test_every_report_has_a_verdict() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("|") and "---" not in line]
-    reports = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+    reports = [[cell.strip() for cell in row.split("|")[1:]] for row in rows]
     verdicts = [cells[3] for cells in reports if cells[0] != "report"]
     assert len(verdicts) >= 40
     assert all(re.match(r"\**(holds|fixed|partly|due)", verdict) for verdict in verdicts)

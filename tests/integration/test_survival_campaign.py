@@ -204,6 +204,36 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str]:
     return of
 
 
+async def test_a_disk_that_fills_up_and_is_cleared(
+    answer: Callable[[int], str], tmp_path: Path
+) -> None:
+    """A member's checkpoints lie on a volume of 4 MiB that fills up at step 30 (needs root)."""
+    volume = tmp_path / "b"
+    volume.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(volume))
+    assert await (await asyncio.create_subprocess_exec(*mount)).wait() == 0
+    plan = Disaster(2, STEPS, 0.0, 5, ())
+    opened = Scene(plan, 0, tmp_path)
+    try:
+        await opened.start()
+        host, member = opened.nodes[0], opened.nodes[1]
+        await member.until("step", step=30)
+        filler = volume / "filler"
+        with contextlib.suppress(OSError):
+            filler.write_bytes(bytes(4 << 20))
+        assert "Training goes on" in (await member.until("warn"))["text"]
+        await host.until("finished")
+        await until(lambda: any("kept in memory" in e["text"] for e in member.events("warn")))
+        assert not [p for p in volume.iterdir() if p.name.endswith(".tmp")]
+        filler.unlink()
+        end = await member.until("finished")
+        assert end["hash"] == answer(STEPS)
+        assert (volume / Path(end["checkpoint"]).name).exists()
+    finally:
+        await opened.close()
+        await (await asyncio.create_subprocess_exec("umount", str(volume))).wait()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_disaster(seed: int, answer: Callable[[int], str], tmp_path: Path) -> None:
     plan = disaster(seed)
