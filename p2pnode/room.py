@@ -12,7 +12,8 @@ from typing import Protocol
 
 from yarl import URL
 
-from p2pnode.errors import OtherHostError, PeerError, RefusedError, UsageError
+from p2pnode.devices import Devices
+from p2pnode.errors import IdentityError, OtherHostError, PeerError, RefusedError, UsageError
 from p2pnode.memberships import Memberships
 from p2pnode.net import events as wire
 from p2pnode.net.ice import IceMode, IcePolicy, IceServer
@@ -86,6 +87,7 @@ class Room:
         self._console = console
         self._occupant = occupant
         self._memberships = Memberships(config.home)
+        self._devices = Devices(config.home)
         saved = self._saved_roster()
         self._admission = Admission(
             ticket.identity,
@@ -95,6 +97,8 @@ class Room:
             approve=config.approve,
             random=secrets.token_bytes,
             saved=saved,
+            known=self._devices.known(),
+            blocked=self._devices.blocked(),
         )
         self._client = SignalingClient(
             ticket.server, ticket.identity, ticket.keys.room, guest=config.guest
@@ -197,6 +201,17 @@ class Room:
                 )
             )
 
+    def _remember_device(self, decided: admit_effects.Decided) -> None:
+        try:
+            if decided.verdict == "forgotten":
+                self._devices.forget(decided.peer)
+            else:
+                self._devices.decide(decided.peer, decided.name, decided.verdict)
+        except (OSError, IdentityError) as error:
+            self._console.show(
+                Warn(text=f"What you decided holds until this node ends; not saved: {error}")
+            )
+
     def _note_presence(self, view: View) -> None:
         """Members that have just come can be offered a link at once."""
         for peer in set(view.members) - self._present:
@@ -268,11 +283,12 @@ class Room:
             self.tell(peer, message)
 
     def decide(self, peer: PeerId, verdict: str) -> None:
-        """Host: `yes`, `no` or `later` for a waiting peer. Raises UsageError."""
+        """Host: `yes`, `no`, `later` or `block` for a waiting peer. Raises UsageError."""
         actions = {
             "yes": self._admission.approve,
             "no": self._admission.refuse,
             "later": self._admission.later,
+            "block": self._admission.block,
         }
         self._admit(actions[verdict](peer))
 
@@ -295,6 +311,8 @@ class Room:
                     self._console.show(Knock(peer=short_id(effect.peer), name=effect.name))
                 case admit_effects.KnockGone():
                     pass  # the prompt is brought up to date below
+                case admit_effects.Decided():
+                    self._remember_device(effect)
                 case admit_effects.RosterChanged():
                     self._on_roster(effect.roster, effect.removed)
                 case admit_effects.Standing():
