@@ -1,4 +1,4 @@
-"""The command line: `python -m p2pnode join | demo | generate`.
+"""The command line: `python -m p2pnode join | demo | generate | devices`.
 
 Parses, checks, and hands over; heavy modules are imported only by the command that needs them.
 May import: everything below.
@@ -29,7 +29,8 @@ EXIT_CODES = """exit codes:
   5    room code mistyped, weak, unknown  13   this node's state differed from the group's
   6    the host refused or removed us     14   training produced NaN or infinity
   7    another protocol version           15   this node's key file unusable, or used twice
-  20   a rehearsed run broke the promise  130  interrupted before anything could be saved
+  16   the run does not fit in memory     20   a rehearsed run broke the promise
+                                          130  interrupted before anything could be saved
 """
 
 JOIN_HELP = """Join a room and train. The first machine in a room is its host: it is
@@ -100,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_generate(commands)
     _add_rehearse(commands)
+    _add_devices(commands)
     return top
 
 
@@ -142,9 +144,10 @@ def _add_join(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     room.add_argument(
         "--approve",
-        choices=("ask", "all"),
+        choices=("ask", "known", "all"),
         default="ask",
-        help="host: ask for each machine (default), or let everyone with the code in",
+        help="host: ask for each machine (default), only for those never let in before, or let "
+        "everyone with the code in",
     )
     room.add_argument(
         "--start-when",
@@ -375,6 +378,28 @@ def _add_rehearse(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
 
 
+def _add_devices(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    devices = commands.add_parser(
+        "devices",
+        help="list, forget, block or allow the machines this host has decided about",
+        description="Machines that were let in or blocked at this machine's prompt. `join "
+        "--approve known` lets known ones in without a question; blocked ones are never asked "
+        "about.",
+    )
+    devices.set_defaults(run=_devices)
+    devices.add_argument(
+        "action", nargs="?", choices=("list", "forget", "block", "allow"), default="list"
+    )
+    devices.add_argument("id", nargs="?", help="a device's id, or its beginning")
+    devices.add_argument(
+        "--home",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="folder of this machine's key (default: the user's settings folder, or P2PNODE_HOME)",
+    )
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
@@ -459,6 +484,12 @@ def _demo(arguments: argparse.Namespace) -> int:
             json=arguments.json,
         )
     )
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    from p2pnode.devices_command import devices
+
+    return devices(arguments.home or default_home(), arguments.action, arguments.id)
 
 
 def _generate(arguments: argparse.Namespace) -> int:

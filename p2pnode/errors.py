@@ -42,6 +42,10 @@ class RefusedError(P2PNodeError):
     exit_code = 6
 
 
+class OtherHostError(RefusedError):
+    """The room has another host than the one that admitted this node."""
+
+
 class VersionMismatchError(P2PNodeError):
     """The other side speaks another version of the protocol."""
 
@@ -64,6 +68,10 @@ class CheckpointError(P2PNodeError):
     """A checkpoint cannot be read or written, or is not what it claims to be."""
 
     exit_code = 10
+
+
+class DiskFullError(CheckpointError):
+    """There is no room for a checkpoint at the moment; what is there stays."""
 
 
 class AddressInUseError(P2PNodeError):
@@ -100,6 +108,12 @@ class RehearsalError(P2PNodeError):
     """A rehearsed run broke the promise: a fault of the protocol was found."""
 
     exit_code = 20
+
+
+class MemoryNeedError(P2PNodeError):
+    """The run does not fit into this machine's memory."""
+
+    exit_code = 16
 
 
 class PeerError(P2PNodeError):

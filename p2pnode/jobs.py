@@ -139,14 +139,17 @@ class Jobs:
         path, problem = None, None
         if effect.step % self._every == 0:
             try:
-                path = self.save()
+                path = self.save(spare=True)
             except CheckpointError as error:
                 problem = str(error)
         return CommitResult(held_out, path, problem)
 
-    def save(self) -> Path:
-        """Write the committed state. Raises CheckpointError; what was there stays."""
-        return self._folder.save(self._run, self._trainer.committed_step, self._trainer.snapshot())
+    def save(self, *, spare: bool = False) -> Path:
+        """Write the committed state. Raises CheckpointError; what was there stays.
+
+        `spare`: only if the disk has room for more than that."""
+        step, data = self._trainer.committed_step, self._trainer.snapshot()
+        return self._folder.save(self._run, step, data, spare=spare)
 
     def freeze(self, effect: effects.Freeze) -> events.Frozen:
         """Serialise the committed state for joiners."""

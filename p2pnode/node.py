@@ -19,6 +19,7 @@ from p2pnode.errors import (
     CheckpointError,
     ConfigError,
     DataError,
+    MemoryNeedError,
     NonFiniteError,
     P2PNodeError,
     PeerError,
@@ -53,6 +54,7 @@ from p2pnode.train import codec
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder, load
 from p2pnode.train.data import Dataset, open_dataset
+from p2pnode.train.footprint import footprint, megabytes
 from p2pnode.train.layout import layout_of
 from p2pnode.train.manifest import Manifest, parse_manifest
 from p2pnode.train.state import State
@@ -259,6 +261,7 @@ class Node:
                 "The checkpoint was trained on other text; give the same --data as then."
             )
         self._run = config
+        self._check_memory(config, dataset.manifest)
         session = await self._prepare(config, dataset, state, roster)
         blob = await self._compute(text_blob, dataset)
         text = blob.root if blob is not None else b""
@@ -318,6 +321,7 @@ class Node:
         run = config.run_id()
         try:
             manifest = await self._compute(parse_manifest, message.manifest)
+            self._check_memory(config, manifest)
             self._open_run(config, manifest, message.text)
             dataset = await self._find_text(manifest)
             folder = await self._compute(CheckpointFolder, self._config.out, self._config.keep)
@@ -330,6 +334,24 @@ class Node:
             raise
         self._meet(session)
         self._begin(session, lead=False)
+
+    def _check_memory(self, config: RunConfig, manifest: Manifest) -> None:
+        """Say what the run takes here. Raises MemoryNeedError if there is not as much."""
+        need = footprint(config, manifest.size)
+        here = psutil.Process().memory_info().rss
+        free = int(psutil.virtual_memory().available)
+        if need.total - here > free:
+            raise MemoryNeedError(
+                f"This run takes up to {megabytes(need.total)} of memory ({need}), and only "
+                f"{megabytes(free + here)} can be had here. Close other programs, or take a "
+                "smaller model or shorter sequences."
+            )
+        self._console.show(
+            Info(
+                text=f"Takes up to {megabytes(need.total)} of memory here ({need}); "
+                f"{megabytes(free + here)} can be had."
+            )
+        )
 
     def _open_run(self, config: RunConfig, manifest: Manifest, text: bytes) -> None:
         """Take messages of this run from now on."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from p2pnode.errors import UsageError
 
-Approve = Literal["ask", "all"]
+Approve = Literal["ask", "known", "all"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NodeConfig:
     """Room code; None lets a host make one."""
     name: str
     home: Path
-    """Folder of this node's key."""
+    """Folder of this node's key, of its rooms' rosters and of the devices it knows."""
     out: Path
     """Folder of checkpoints and logs; nothing is written elsewhere but the key and the cache."""
     guest: bool = False

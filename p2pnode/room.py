@@ -12,7 +12,9 @@ from typing import Protocol
 
 from yarl import URL
 
-from p2pnode.errors import PeerError, UsageError
+from p2pnode.devices import Devices
+from p2pnode.errors import IdentityError, OtherHostError, PeerError, RefusedError, UsageError
+from p2pnode.memberships import Memberships
 from p2pnode.net import events as wire
 from p2pnode.net.ice import IceMode, IcePolicy, IceServer
 from p2pnode.net.mesh import Mesh
@@ -32,7 +34,7 @@ from p2pnode.protocol.lobby import (
     decode_lobby,
     encode_lobby,
 )
-from p2pnode.protocol.roster import Roster
+from p2pnode.protocol.roster import Roster, open_roster
 from p2pnode.ui.console import Console
 from p2pnode.ui.events import Info, Invite, Joined, Knock, Left, Waiting, Warn
 from signaling.messages import IceServer as Recommended
@@ -84,6 +86,9 @@ class Room:
         self._code = ticket.code
         self._console = console
         self._occupant = occupant
+        self._memberships = Memberships(config.home)
+        self._devices = Devices(config.home)
+        saved = self._saved_roster()
         self._admission = Admission(
             ticket.identity,
             room=ticket.keys.room,
@@ -91,6 +96,9 @@ class Room:
             name=config.name,
             approve=config.approve,
             random=secrets.token_bytes,
+            saved=saved,
+            known=self._devices.known(),
+            blocked=self._devices.blocked(),
         )
         self._client = SignalingClient(
             ticket.server, ticket.identity, ticket.keys.room, guest=config.guest
@@ -104,13 +112,22 @@ class Room:
         self._invited = False
         self._waiting_shown = False
         self._host_absent = False
+        self._present: set[PeerId] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._asked: PeerId | None = None
         self.mesh: Mesh
 
     async def __aenter__(self) -> Room:
         """Register at the server. Raises P2PNodeError if that fails."""
-        await self._client.__aenter__()
+        if self.roster is not None:
+            self._client.set_roster(self.roster.signed)
+        try:
+            await self._client.__aenter__()
+        except OtherHostError as error:
+            raise OtherHostError(
+                f"{error} If that is as it should be, remove {self._memberships.path(self.id)} "
+                "and join again; else take another room code."
+            ) from None
         self.mesh = Mesh(
             self.identity.peer_id,
             on_event=self._on_mesh,
@@ -123,6 +140,7 @@ class Room:
         except BaseException:
             await self._client.__aexit__(None, None, None)
             raise
+        self._admit(self._admission.start())
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -142,6 +160,7 @@ class Room:
                         self._online = True
                         self._console.show(Info(text="The signaling server is back."))
                 case Offline():
+                    self._present.clear()
                     if self._online:
                         self._online = False
                         self._console.show(
@@ -153,8 +172,55 @@ class Room:
                 case View():
                     self._note_host(event)
                     self._admit(self._admission.on_view(event, now))
+                    self._note_presence(event)
                 case Relayed():
                     self._admit(self._admission.on_relayed(event.sender, event.sealed, now))
+
+    def _saved_roster(self) -> Roster | None:
+        """What this node knew of the room when it last ran; None if nothing that counts."""
+        raw = self._memberships.load(self.id)
+        if raw is None:
+            return None
+        try:
+            saved = open_roster(raw, self.id)
+        except PeerError:  # damaged, as by a power cut: ask anew
+            return None
+        # A guest never becomes host, not even again.
+        return None if self._config.guest and saved.host == self.identity.peer_id else saved
+
+    def _remember(self, roster: Roster) -> None:
+        """Keep the roster for the next start; one that holds nobody else is not worth it, unless
+        it says that somebody was removed."""
+        alone = len(roster.members) == 1 and self._memberships.load(self.id) is None
+        if alone:
+            return
+        try:
+            self._memberships.save(self.id, roster.encode())
+        except OSError as error:
+            path = self._memberships.path(self.id)
+            self._console.show(
+                Warn(
+                    text=f"Cannot write {path} ({error.strerror}): after a restart this node "
+                    "would have to be approved again."
+                )
+            )
+
+    def _remember_device(self, decided: admit_effects.Decided) -> None:
+        try:
+            if decided.verdict == "forgotten":
+                self._devices.forget(decided.peer)
+            else:
+                self._devices.decide(decided.peer, decided.name, decided.verdict)
+        except (OSError, IdentityError) as error:
+            self._console.show(
+                Warn(text=f"What you decided holds until this node ends; not saved: {error}")
+            )
+
+    def _note_presence(self, view: View) -> None:
+        """Members that have just come can be offered a link at once."""
+        for peer in set(view.members) - self._present:
+            self.mesh.reachable(peer)
+        self._present = set(view.members)
 
     def _note_host(self, view: View) -> None:
         """Tell a waiting owner when nobody is there who could answer."""
@@ -221,11 +287,12 @@ class Room:
             self.tell(peer, message)
 
     def decide(self, peer: PeerId, verdict: str) -> None:
-        """Host: `yes`, `no` or `later` for a waiting peer. Raises UsageError."""
+        """Host: `yes`, `no`, `later` or `block` for a waiting peer. Raises UsageError."""
         actions = {
             "yes": self._admission.approve,
             "no": self._admission.refuse,
             "later": self._admission.later,
+            "block": self._admission.block,
         }
         self._admit(actions[verdict](peer))
 
@@ -248,6 +315,8 @@ class Room:
                     self._console.show(Knock(peer=short_id(effect.peer), name=effect.name))
                 case admit_effects.KnockGone():
                     pass  # the prompt is brought up to date below
+                case admit_effects.Decided():
+                    self._remember_device(effect)
                 case admit_effects.RosterChanged():
                     self._on_roster(effect.roster, effect.removed)
                 case admit_effects.Standing():
@@ -255,6 +324,8 @@ class Room:
                 case admit_effects.Signal():
                     self._on_signal(effect)
                 case admit_effects.Refused():
+                    if isinstance(effect.error, RefusedError):
+                        self._memberships.forget(self.id)
                     self._occupant.on_refused(effect.error)
                 case admit_effects.Note():
                     self._console.show(Info(text=effect.text))
@@ -303,6 +374,7 @@ class Room:
 
     def _on_roster(self, roster: Roster, removed: tuple[PeerId, ...]) -> None:
         self._client.set_roster(roster.signed)
+        self._remember(roster)
         self.mesh.set_members({member.id: member.relay_key for member in roster.members})
         self.tell_all(RosterNews(roster.encode()))
         self._occupant.on_roster(roster, removed)

@@ -20,6 +20,7 @@ from p2pnode.config import RunConfig
 from p2pnode.errors import (
     ArithmeticUnsoundError,
     CheckpointError,
+    DiskFullError,
     DivergenceError,
     P2PNodeError,
     RefusedError,
@@ -38,6 +39,9 @@ from p2pnode.worker import Urgency, Worker
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+SAVE_AGAIN = 15.0
+"""Seconds between tries to write the final state to a full disk."""
 
 LOSS_UNIT = float(1 << 24)
 """Losses are integers in units of 2^-24 nats."""
@@ -248,7 +252,7 @@ class Session:
 
     async def _finish(self, effect: effects.Finished, saved: asyncio.Future[Path]) -> None:
         try:
-            path = await saved
+            path = await self._saved(saved)
         except CheckpointError as error:
             self._fail(error)
             return
@@ -258,6 +262,21 @@ class Session:
                     effect.step, effect.state_hash, effect.ending, effect.detail, self._loss, path
                 )
             )
+
+    async def _saved(self, saving: asyncio.Future[Path]) -> Path:
+        """The final state is worth waiting for: a full disk can be made room on."""
+        while True:
+            try:
+                return await saving
+            except DiskFullError as error:
+                self._show(
+                    Warn(
+                        text=f"{error} The final state is kept in memory: make room, it is tried "
+                        f"again every {SAVE_AGAIN:.0f} s. `quit` gives it up."
+                    )
+                )
+                await asyncio.sleep(SAVE_AGAIN)
+                saving = self._worker.submit(Urgency.EXCHANGE, self._jobs.save)
 
     async def _release(self) -> None:
         await self.finished()

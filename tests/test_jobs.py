@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -286,6 +288,20 @@ def test_a_full_disk_is_a_problem_and_no_error(
             bench.jobs.save()
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
     assert bench.advance(3).checkpoint is not None
+
+
+def test_checkpoints_stop_before_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, every=1)
+    first = bench.advance(1).checkpoint
+    size = first.stat().st_size
+    free = SimpleNamespace(free=size + size // 2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    result = bench.advance(2)
+    assert result.checkpoint is None
+    assert "MB free" in result.problem
+    assert bench.jobs.save().exists(), "the last one may take the room that is left"
 
 
 # Freeze, load

@@ -16,6 +16,7 @@ from p2pnode import session as session_module
 from p2pnode.errors import (
     ArithmeticUnsoundError,
     CheckpointError,
+    DiskFullError,
     DivergenceError,
     P2PNodeError,
     RefusedError,
@@ -423,6 +424,38 @@ async def test_a_final_checkpoint_that_cannot_be_written_is_an_error(stage: Stag
         await asyncio.wait_for(stage.session.finished(), SECONDS)
     with pytest.raises(CheckpointError, match="disk full"):
         await asyncio.wait_for(stage.session.released(), SECONDS)
+
+
+async def test_a_full_disk_at_the_end_is_waited_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "SAVE_AGAIN", 0.02)
+    stage.jobs.raises["save"] = DiskFullError("no room")
+    stage.do(effects.Finished(5, b"h" * 32, effects.Ending.COMPLETE), effects.Released())
+    finished = asyncio.create_task(stage.session.finished())
+    await until(lambda: stage.jobs.ran.count("save") >= 3)
+    assert not finished.done()
+    warning = stage.shown[0]
+    assert isinstance(warning, ui.Warn)
+    assert "no room" in warning.text
+    assert "kept in memory" in warning.text
+    del stage.jobs.raises["save"]
+    assert (await asyncio.wait_for(finished, SECONDS)).checkpoint == Path("saved")
+    await asyncio.wait_for(stage.session.released(), SECONDS)
+
+
+async def test_a_wait_for_room_ends_when_the_node_does(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "SAVE_AGAIN", 1_000.0)
+    stage.jobs.raises["save"] = DiskFullError("no room")
+    stage.do(effects.Finished(5, bytes(32), effects.Ending.COMPLETE))
+    await until(lambda: stage.shown)
+    with pytest.raises(DiskFullError):
+        await stage.session.save()  # as `quit` does
+    stage.session.close()
+    await asyncio.sleep(0.02)
+    assert not stage.session._tasks
 
 
 async def test_an_error_nobody_waited_for_is_not_logged_at_close(stage: Stage) -> None:

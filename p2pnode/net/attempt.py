@@ -36,6 +36,8 @@ class Attempt:
         self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.on_frame: Callable[[Channel, bytes], None] | None = None
         self.on_closed: Callable[[Exception], None] | None = None
+        self.offered_at: float | None = None
+        """When an offer went out (loop time); None before, and if it is for us to answer."""
         self._slots = slots
         self._send_signal = send_signal
         self._limits = limits
@@ -50,6 +52,7 @@ class Attempt:
         """
         async with self._slots:
             sdp = await self.transport.offer()
+        self.offered_at = asyncio.get_running_loop().time()
         self._send_signal(Offer(self.link, sdp))
         async with asyncio.timeout(self._limits.handshake):
             answer = await self.answered

@@ -174,6 +174,22 @@ class Mesh:
         self._end(peer, "the peer began a new connection")
         self._begin(peer, state, signal.link, signal)
 
+    def reachable(self, peer: PeerId) -> None:
+        """The peer can get signals from now on: what was offered to it before, it did not get."""
+        state = self._peers.get(peer)
+        if state is None or state.link is not None:
+            return
+        attempt, now = state.attempt, self._loop.time()
+        if attempt is not None:
+            offered = attempt.offered_at
+            # A server that has its peers come and go all the time gets no more of us than this.
+            if offered is None or attempt.answered.done() or now - offered < FIRST_RETRY:
+                return
+            self._end(peer, "it was not there to answer")
+        if now >= state.refused_until:
+            state.failures, state.retry_at = 0, now
+        self._connect_due()
+
     def send(
         self,
         peer: PeerId,

@@ -24,6 +24,7 @@ from yarl import URL
 
 from p2pnode.errors import (
     IdentityError,
+    OtherHostError,
     P2PNodeError,
     RefusedError,
     RoomCodeError,
@@ -344,8 +345,8 @@ def _refusal(refused: Refused) -> P2PNodeError:
             "The server lets nobody into such a room: the code is mistyped, the host has left, or "
             "the room is full. Check the code with the host."
         ),
-        "contested": ServerUnreachableError(
-            "Another host has taken this room at the server; it may become free again."
+        "contested": OtherHostError(
+            "At the server this room has another host than the one that admitted this node."
         ),
         "dismissed": RefusedError("The host has turned this node away."),
         "replaced": IdentityError(

@@ -14,12 +14,14 @@ Afterwards the host's key is fixed, and rosters count by its signature and their
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Literal
 
 import msgspec
 
 from p2pnode.errors import P2PNodeError, PeerError, RefusedError, UsageError, VersionMismatchError
 from p2pnode.protocol.admit_effects import (
+    Decided,
     DismissPeer,
     Effect,
     Knocked,
@@ -73,22 +75,29 @@ class Admission:
         secret: bytes,
         *,
         name: str,
-        approve: Literal["ask", "all"],
+        approve: Literal["ask", "known", "all"],
         random: Random,
+        saved: Roster | None = None,
+        known: Set[PeerId] = frozenset(),
+        blocked: Set[PeerId] = frozenset(),
     ) -> None:
-        """`room` and `secret` (32 bytes each) come from the code; `random` from `secrets`."""
+        """`room` and `secret` (32 bytes each) come from the code; `random` from `secrets`.
+        `saved`: the newest roster that this node held before it was restarted. `known`: who needs
+        no question under `known`; `blocked`: who is turned away whatever `approve` says."""
         self._me = identity
         self._room = room
         self._post = Post(identity, room, secret, random)
         self._name = clean(name)
-        self._approve_all = approve == "all"
+        self._approve = approve
+        self._known_devices = set(known)
+        self._blocked = set(blocked)
         self._view: View | None = None
         self._standing: Standing | None = None
         self._list = WaitingList()
         self._retry_at: float | None = None
         self._recover_at: float | None = None
         self._quiet_until = float("-inf")
-        self.roster: Roster | None = None
+        self.roster = saved if saved is not None and identity.peer_id in saved.ids else None
         """The newest accepted roster; None while this node is not a member."""
         self.refused = False
         """The host has turned this node away: nothing more is asked of anyone."""
@@ -104,6 +113,15 @@ class Admission:
 
     # Events
 
+    def start(self) -> list[Effect]:
+        """Call once, before the first view: what follows from the saved roster."""
+        if self.roster is None:
+            return []
+        rest = tuple(member for member in self.roster.members if member.id not in self._blocked)
+        if self.is_host and len(rest) < len(self.roster.members):
+            return self._new_epoch(rest, self.roster.epoch + 1)
+        return [RosterChanged(self.roster, ())]
+
     def on_view(self, view: View, now: float) -> list[Effect]:
         """The server shows the room: after each registration and whenever it changes."""
         self._view = view
@@ -114,6 +132,12 @@ class Admission:
             # Alone, called host by a server that had lost the room, whose true host is back.
             self.roster = None
             effects += self._ask_to_enter(now)
+        elif self.roster is not None and view.host not in (None, self.roster.host):
+            effects += self._complain(
+                f"The server shows {short_id(view.host or b'')} as host of this room; this node "
+                f"goes by the host that it knows, {short_id(self.roster.host)}.",
+                now,
+            )
         elif view.role == "waiting":
             effects += self._ask_to_enter(now)
         elif self.roster is None or view.epoch > self.roster.epoch:
@@ -170,12 +194,19 @@ class Admission:
         if self.roster is None or len(self.roster.members) >= MAX_MEMBERS:
             return [self._decide(peer, Decision("later", "full"))]
         self._list.remove(peer)
-        return [KnockGone(peer), *self._let_in(member, self.roster)]
+        return [KnockGone(peer), self._know(member), *self._let_in(member, self.roster)]
 
     def refuse(self, peer: PeerId) -> list[Effect]:
         """Turn a waiting peer away, for as long as this process runs. Raises UsageError."""
         self._list.remove(peer)
         return [KnockGone(peer), *self._dismiss(peer, "")]
+
+    def block(self, peer: PeerId) -> list[Effect]:
+        """Turn a waiting peer away, now and whenever it asks again. Raises UsageError."""
+        member = self._list.get(peer)
+        self._blocked.add(peer)
+        self._known_devices.discard(peer)
+        return [Decided(peer, member.name, "blocked"), *self.refuse(peer)]
 
     def later(self, peer: PeerId) -> list[Effect]:
         """Tell a waiting peer that it has been seen and must be patient. Raises UsageError."""
@@ -190,8 +221,10 @@ class Admission:
             raise UsageError(f"{short_id(peer)} is not a member that could be removed.")
         rest = tuple(member for member in self.roster.members if member.id != peer)
         decision, dismissal = self._dismiss(peer, "removed")
+        self._known_devices.discard(peer)
         # The server dismisses no member: first the roster without it.
-        return [decision, *self._new_epoch(rest, self.roster.epoch + 1), dismissal]
+        epoch = self._new_epoch(rest, self.roster.epoch + 1)
+        return [decision, *epoch, dismissal, Decided(peer, "", "forgotten")]
 
     def signal(self, peer: PeerId, kind: str, body: bytes) -> list[Effect]:
         """Seal a message of the mesh (`offer`, `answer`) for a roster member; else drop it."""
@@ -259,7 +292,7 @@ class Admission:
             return []
         if knock.protocol != NODE_PROTOCOL:
             return [self._decide(peer, Decision("no", "version"))]
-        if self._list.is_dismissed(peer):
+        if self._list.is_dismissed(peer) or peer in self._blocked:
             return self._dismiss(peer, "")
         member = Member(opened.key, knock.relay_key, clean(knock.name))
         known = roster.member(peer)
@@ -268,8 +301,10 @@ class Admission:
         if self._list.is_full_for(peer):
             return [self._decide(peer, Decision("later", "full"))]
         has_place = known is not None or len(roster.members) < MAX_MEMBERS
-        if has_place and (known is not None or self._approve_all):
+        if has_place and (known is not None or self._approve == "all"):
             return self._let_in(member, roster)
+        if has_place and self._approve == "known" and peer in self._known_devices:
+            return [self._know(member), *self._let_in(member, roster)]
         return [Knocked(peer, member.name)] if self._list.add(member) else []
 
     def _on_decision(self, sender: PeerId, decision: Decision) -> list[Effect]:
@@ -312,7 +347,11 @@ class Admission:
         since = self.roster.members if self.roster is not None else ()
         known = set(earlier.ids)
         members = [*earlier.members, *(member for member in since if member.id not in known)]
-        kept = tuple(member for member in members if not self._list.is_dismissed(member.id))
+        kept = tuple(
+            member
+            for member in members
+            if not self._list.is_dismissed(member.id) and member.id not in self._blocked
+        )
         epoch = max(earlier.epoch, self._view.epoch if self._view is not None else 0) + 1
         return self._new_epoch(kept[:MAX_MEMBERS], epoch)
 
@@ -346,6 +385,10 @@ class Admission:
     def _let_in(self, member: Member, roster: Roster) -> list[Effect]:
         others = tuple(other for other in roster.members if other.id != member.id)
         return self._new_epoch((*others, member), roster.epoch + 1)
+
+    def _know(self, member: Member) -> Effect:
+        self._known_devices.add(member.id)
+        return Decided(member.id, member.name, "known")
 
     def _dismiss(self, peer: PeerId, reason: str) -> list[Effect]:
         self._list.dismiss(peer)

@@ -5,6 +5,8 @@ May import: errors, identity, roster, and `signaling.messages`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from p2pnode.errors import P2PNodeError
@@ -43,6 +45,14 @@ class KnockGone(msgspec.Struct, frozen=True):
     """A peer that waited has left or been decided on."""
 
     peer: PeerId
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """The host's owner has decided about a device, to be remembered beyond this process."""
+
+    peer: PeerId
+    name: str
+    verdict: Literal["known", "blocked", "forgotten"]
 
 
 class RosterChanged(msgspec.Struct, frozen=True):
@@ -86,6 +96,7 @@ Effect = (
     | DismissPeer
     | Knocked
     | KnockGone
+    | Decided
     | RosterChanged
     | Standing
     | Signal

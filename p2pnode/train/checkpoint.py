@@ -6,11 +6,13 @@ May import: codec, state, errors.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import shutil
 from pathlib import Path
 
-from p2pnode.errors import CheckpointError
+from p2pnode.errors import CheckpointError, DiskFullError
 from p2pnode.train import codec
 from p2pnode.train.state import State
 
@@ -77,12 +79,14 @@ class CheckpointFolder:
             return self.folder / name, state
         return None
 
-    def save(self, run: bytes, step: int, data: bytes | memoryview) -> Path:
+    def save(self, run: bytes, step: int, data: bytes | memoryview, *, spare: bool = False) -> Path:
         """Write the bytes of a committed state so that a crash leaves the old file or the new.
 
-        Then remove this run's checkpoints beyond the newest `keep` good ones. Raises
-        CheckpointError (disk full, no permission); nothing unfinished is left behind.
+        Then remove this run's checkpoints beyond the newest `keep` good ones. `spare`: only if
+        the disk has room for another one after it, since a full disk harms more than this program.
+        Raises DiskFullError, or CheckpointError (no permission); nothing unfinished is left behind.
         """
+        self._check_room(len(data) * (2 if spare else 1))
         name = file_name(run, step)
         path = self.folder / name
         unfinished = self.folder / (name + _UNFINISHED)
@@ -131,6 +135,17 @@ class CheckpointFolder:
         found = [m for m in matches if m and wanted in (None, m["run"])]
         return [m[0] for m in sorted(found, key=lambda m: (m["step"], m["run"]), reverse=True)]
 
+    def _check_room(self, wanted: int) -> None:
+        try:
+            free = shutil.disk_usage(self.folder).free
+        except OSError as error:
+            raise self._cannot_write(error) from None
+        if free < wanted:
+            raise DiskFullError(
+                f"No checkpoint was written: {self.folder} has {free / 1e6:,.1f} MB free, and "
+                f"{wanted / 1e6:,.1f} MB should be."
+            )
+
     def _sync_folder(self) -> None:
         """Make the rename itself durable; Windows has no such call and needs none."""
         if os.name == "nt":
@@ -142,4 +157,6 @@ class CheckpointFolder:
             os.close(handle)
 
     def _cannot_write(self, error: OSError) -> CheckpointError:
-        return CheckpointError(f"Cannot write checkpoints to {self.folder}: {error.strerror}")
+        full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None))  # not on Windows
+        kind = DiskFullError if full else CheckpointError
+        return kind(f"Cannot write checkpoints to {self.folder}: {error.strerror}.")

@@ -13,7 +13,7 @@ from p2pnode.protocol.identity import PeerId, short_id
 from p2pnode.ui.events import Event, Info, Warn
 
 HELP = """commands:
-  y, n, l         answer the question in the prompt: yes, no, or later
+  y, n, l, b      answer the question in the prompt: yes, no, later, or block it for good
   yes ID, no ID   answer for another waiting machine (ID as shown, its beginning suffices)
   start           host: begin the run with the machines that are connected
   peers           who is in the room, and who waits
@@ -22,6 +22,7 @@ HELP = """commands:
   quit            leave; what is done so far is saved"""
 
 _ANSWERS = {"y": "yes", "yes": "yes", "n": "no", "no": "no", "l": "later", "later": "later"}
+_ANSWERS |= {"b": "block", "block": "block"}
 
 
 class Actions(Protocol):

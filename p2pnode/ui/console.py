@@ -165,7 +165,7 @@ class PromptConsole:
         return self._accept(buffer) if self._accept is not None else False
 
     def _message(self) -> str:
-        return f"{self._question} [y]es [n]o [l]ater: " if self._question else self.PROMPT
+        return f"{self._question} [y]es [n]o [l]ater [b]lock: " if self._question else self.PROMPT
 
     def _toolbar(self) -> str:
         return self._status or "help: commands    quit: leave and save"

@@ -1,6 +1,7 @@
 """Bad input meets a sentence and its documented exit code, never a traceback."""
 
 import asyncio
+import re
 import socket
 import subprocess
 import sys
@@ -150,6 +151,18 @@ def test_impossible_run(options: list[str], word: str, home: list[str]) -> None:
         errors.ConfigError, "join", "--signal", "127.0.0.1:9", "--room", CODE, *options, *home
     )
     assert word in said
+
+
+async def test_a_run_that_does_not_fit_in_memory(server: str, home: list[str]) -> None:
+    """Half a terabyte: known, and said with its numbers, before any of it is taken."""
+    size = ("--width", "4096", "--layers", "64", "--heads", "32", "--ffn", "1024")
+    said = await asyncio.to_thread(
+        fails,
+        errors.MemoryNeedError,
+        *("join", "--signal", server, "--room", CODE, "--start-when", "1", *size, *home),
+    )
+    assert re.search(r"takes up to [\d,.]+ GB of memory \(program 231 MB, model", said)
+    assert "can be had here" in said
 
 
 def test_impossible_demo() -> None:

@@ -4,9 +4,17 @@ import json
 import statistics
 from pathlib import Path
 
-from tests.integration.conftest import run_cli
+from p2pnode.train.footprint import footprint
+from tests.integration.conftest import Demo, run_cli
+from tests.train.helpers import run_config
 
 STEPS = 500
+
+
+def test_a_node_takes_no_more_than_it_said(undisturbed: Demo) -> None:
+    said = footprint(run_config("nano"), 0).total / 2**20
+    peak = undisturbed.outcome["peak_rss_mb"]
+    assert said / 2 < peak < said * 1.15, f"said {said:.0f} MiB, took {peak:.0f} MiB"
 
 
 def test_memory_is_flat_over_500_steps(tmp_path: Path) -> None:

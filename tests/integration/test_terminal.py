@@ -81,7 +81,8 @@ def terminals() -> Iterator[list[Terminal]]:
 class Room:
     """A signaling server and nodes that join its one room, each in a terminal."""
 
-    def __init__(self, terminals: list[Terminal], folder: Path) -> None:
+    def __init__(self, terminals: list[Terminal], folder: Path, code: str = CODE) -> None:
+        self._code = code
         self._terminals = terminals
         self._folder = folder
         self.server = self._start("signaling", "serve", "--host", "127.0.0.1", "--port", "0")
@@ -89,7 +90,7 @@ class Room:
 
     def join(self, name: str, *more: str) -> Terminal:
         return self._start(
-            *("p2pnode", "join", "--signal", self._url, "--room", CODE, "--name", name),
+            *("p2pnode", "join", "--signal", self._url, "--room", self._code, "--name", name),
             *("--home", str(self._folder / name), "--out", str(self._folder / f"{name}-out")),
             *more,
         )
@@ -146,6 +147,34 @@ def test_a_host_approves_and_refuses(terminals: list[Terminal], tmp_path: Path) 
     assert said.returncode == 0
     assert said.stdout.startswith("def ")
     assert len(said.stdout) > 40
+
+
+def test_known_and_blocked_devices(terminals: list[Terminal], tmp_path: Path) -> None:
+    room = Room(terminals, tmp_path)
+    host = room.join("alice", "--approve", "known")
+    host.sees("You are the host")
+    bob = room.join("bob", "--guest")
+    host.sees(r"Let bob .* in\?")
+    host.types("y")
+    host.sees("bob .* is connected")
+    mallory = room.join("mallory", "--guest")
+    host.sees(r"Let mallory .* in\?")
+    host.types("b")
+    assert mallory.ends() == RefusedError.exit_code
+    for terminal in (bob, host):
+        terminal.types("quit")
+        assert terminal.ends() == 0
+
+    # Another server and another room: nobody is asked about again.
+    listed = run_cli("devices", "--home", str(tmp_path / "alice")).stdout
+    assert re.search(r"known +let in 1 times +bob\n", listed)
+    assert re.search(r"blocked +let in 0 times +mallory\n", listed)
+    room = Room(terminals, tmp_path, code=CODE + "-other")
+    host = room.join("alice", "--approve", "known")
+    host.sees("You are the host")
+    assert room.join("mallory", "--guest").ends() == RefusedError.exit_code
+    room.join("bob", "--guest").sees("alice .* is connected")
+    host.sees("bob .* is connected")
 
 
 def test_kick_and_stop(terminals: list[Terminal], tmp_path: Path) -> None:

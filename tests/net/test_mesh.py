@@ -15,6 +15,7 @@ from p2pnode.limits import LIMITS
 from p2pnode.net.attempt import EARLY_FRAMES, Attempt
 from p2pnode.net.events import NO_RUN, LinkUp, Priority, Received
 from p2pnode.net.ice import IceMode, IcePolicy, Interface
+from p2pnode.net.mesh import FIRST_RETRY
 from p2pnode.net.rtc import RtcTransport
 from p2pnode.net.signals import Answer, Offer
 from p2pnode.protocol.frames import Channel, DataHeader
@@ -223,6 +224,28 @@ async def test_lost_signals_are_made_up_for():
         nodes.meet()
         await nodes.linked()
         assert {Offer, Answer} == set(lost)
+
+
+async def test_a_peer_that_came_too_late_for_an_offer_gets_another_at_once():
+    async with meshes(2, dataclasses.replace(LIMITS, handshake=1_000.0)) as nodes:
+        a, b = sorted(nodes.nodes, key=lambda node: node.id)
+        nodes.lose = lambda *_: True
+        a.mesh.set_members(nodes.members())
+        await until(lambda: nodes.signals)
+        a.mesh.reachable(b.id)
+        await asyncio.sleep(0.1)
+        assert len(nodes.signals) == 1, "this offer may still be on its way"
+        await asyncio.sleep(FIRST_RETRY)
+        nodes.lose = lambda *_: False
+        b.mesh.set_members(nodes.members())
+        b.mesh.reachable(a.id)
+        a.mesh.reachable(b"a stranger")
+        a.mesh.reachable(b.id)
+        await nodes.linked()
+        a.mesh.reachable(b.id)
+        b.mesh.reachable(a.id)
+        assert not a.downs(b.id)
+        assert not b.downs(a.id)
 
 
 async def test_a_peer_that_comes_back_under_its_id_is_met_again():

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from p2pnode.errors import (
     IdentityError,
+    OtherHostError,
     RefusedError,
     RoomCodeError,
     ServerUnreachableError,
@@ -67,14 +68,19 @@ async def next_of(client, kind, wanted=lambda _: True):
 class Node:
     """A node's signaling side as the real node runs it: client, admission, effects."""
 
-    def __init__(self, name, server, approve="all", identity=None):
+    def __init__(self, name, server, approve="all", identity=None, saved=None):
         self.identity = identity or Identity.ephemeral()
         self.id = self.identity.peer_id
         self.client = client_of(server, self.identity)
         self.admission = Admission(
-            self.identity, ROOM, SECRET, name=name, approve=approve, random=secrets.token_bytes
+            *(self.identity, ROOM, SECRET),
+            name=name,
+            approve=approve,
+            random=secrets.token_bytes,
+            saved=saved,
         )
         self.log = []
+        self.carry_out(self.admission.start())
         self.changed = asyncio.Event()
         self.view = None
 
@@ -238,6 +244,45 @@ async def test_killed_server_process_and_a_new_empty_one():
     finally:
         process.kill()
         await process.wait()
+
+
+async def test_restarted_member_needs_neither_host_nor_the_server_s_memory():
+    async with SignalingServer("127.0.0.1", 0) as server:
+        port = server.port
+        async with Node("host", server) as host, Node("one", server) as one:
+            await one.until(lambda node: node.has_members(host, one))
+        saved, identity = one.admission.roster, one.identity
+    async with (
+        SignalingServer("127.0.0.1", port) as server,
+        Node("one", server, identity=identity, saved=saved) as again,
+    ):
+        await again.until(lambda node: node.view is not None)
+        assert again.view.role == "member"
+        assert again.view.host is None
+        back = Node("host", server, "ask", identity=host.identity, saved=host.admission.roster)
+        async with back:
+            await back.until(lambda node: node.view is not None)
+            assert back.view.role == "host"
+            assert set(back.view.members) == {back.id, again.id}
+            assert not back.admission.waiting
+            assert not any(isinstance(effect, effects.Knocked) for effect in back.log)
+
+
+async def test_restarted_member_refuses_another_host():
+    identity = Identity.ephemeral()
+    async with SignalingServer("127.0.0.1", 0) as server:
+        async with Node("host", server) as host, Node("one", server, identity=identity) as one:
+            await one.until(lambda node: node.has_members(host, one))
+        saved = one.admission.roster
+    # A room with members of its own has settled: it has no early founder that would give way.
+    async with (
+        SignalingServer("127.0.0.1", 0) as server,
+        Node("taker", server) as taker,
+        Node("two", server) as two,
+    ):
+        await two.until(lambda node: node.has_members(taker, two))
+        with pytest.raises(OtherHostError, match="another host than the one"):
+            await Node("one", server, identity=identity, saved=saved).__aenter__()
 
 
 async def test_waiting_guest_waits_on_through_a_restart():
@@ -570,7 +615,7 @@ async def test_websocket_that_speaks_something_else(first):
     [
         ("version", VersionMismatchError),
         ("unavailable", RoomCodeError),
-        ("contested", ServerUnreachableError),
+        ("contested", OtherHostError),
         ("dismissed", RefusedError),
         ("busy", ServerUnreachableError),
         ("proof", ServerUnreachableError),

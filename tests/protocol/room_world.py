@@ -28,18 +28,28 @@ ROOM, SECRET = b"r" * 32, b"s" * 32
 class Node:
     """One node's admission and what became of it."""
 
-    def __init__(self, name, approve="ask", identity=None, secret=SECRET):
+    def __init__(self, name, approve="ask", identity=None, secret=SECRET, **more):
         self.name = name
         self.identity = identity or Identity.ephemeral()
         self.id = self.identity.peer_id
         self.admission = Admission(
-            self.identity, ROOM, secret, name=name, approve=approve, random=secrets.token_bytes
+            *(self.identity, ROOM, secret),
+            name=name,
+            approve=approve,
+            random=secrets.token_bytes,
+            **more,
         )
-        self.roster_blob = None
+        self.roster_blob = None if self.admission.roster is None else more["saved"].signed
         self.number = None
         self.view = None
         self.server_refusal = None
         self.log = []
+        self.is_started = False
+
+    def restarted(self, approve="ask", **more):
+        """The same machine after a restart, with the roster that it had saved."""
+        saved = self.admission.roster
+        return Node(self.name, approve, identity=self.identity, saved=saved, **more)
 
     def of(self, kind):
         return [effect for effect in self.log if isinstance(effect, kind)]
@@ -85,7 +95,10 @@ class World:
             "guest" if node.view is not None and node.view.role != "host" else "any",
             node.roster_blob,
         )
+        beginning = [] if node.is_started else node.admission.start()
+        node.is_started = True
         self.frame(node, register)
+        self.carry_out(node, beginning)
 
     def disconnect(self, node):
         del self.online[node.number]

@@ -13,6 +13,7 @@ from p2pnode.protocol.admit_messages import Decision, Knock
 from p2pnode.protocol.envelope import Channel
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.roster import Member, sign_roster
+from signaling.limits import LIMITS
 from signaling.messages import MAX_MEMBERS, MAX_WAITING, Relay, View
 from tests.protocol.room_world import ROOM, SECRET, Node, World
 
@@ -432,6 +433,168 @@ def test_while_the_host_is_away_only_the_newest_roster_is_taken(world):
     assert "not the host here" in again.of(effects.Note)[-1].text
     world.tick(admit.PATIENCE)
     assert again.admission.roster.epoch == 3
+
+
+# With a roster saved before a restart
+
+
+def test_saved_member_is_in_at_once_whatever_the_server_forgot(world):
+    host, one, _ = world.room_of(Node("host"), Node("one"), Node("two"))
+    world.restart_server()
+    again = one.restarted()
+    world.connect(again)
+    assert again.of(effects.RosterChanged) == [effects.RosterChanged(host.admission.roster, ())]
+    assert again.view.role == "member"
+    assert again.of(effects.Standing) == [effects.Standing("member", host.id)]
+    world.connect(host)
+    assert host.view.role == "host"
+    assert not host.admission.waiting
+    assert len(host.of(effects.Knocked)) == 2, "one question for each, long ago"
+
+
+def test_saved_roster_of_others_makes_nobody_a_member(world):
+    host, _ = world.room_of(Node("host"), Node("one"))
+    stranger = Node("stranger", saved=host.admission.roster)
+    assert stranger.admission.roster is None
+    assert stranger.admission.start() == []
+
+
+def test_saved_host_opens_the_room_without_its_members(world):
+    """And whoever it removed does not come back through an old roster."""
+    host, one, bad = world.room_of(Node("host"), Node("one"), Node("bad"))
+    old = bad.admission.roster
+    world.carry_out(host, host.admission.kick(bad.id))
+    world.restart_server()
+    again = host.restarted()
+    back = Node("bad", identity=bad.identity, saved=old)
+    world.connect(back)
+    world.connect(again)
+    assert again.view.role == "host"
+    assert members_of(again) == ["host", "one"]
+    world.tick(admit.RECOVER)
+    assert members_of(again) == ["host", "one"]
+    assert back.id not in again.admission.roster.ids
+    world.connect(one.restarted())
+    assert not [p for p in again.admission.waiting if p == one.id]
+
+
+def test_saved_member_that_was_removed_meanwhile_is_told(world):
+    host, one, _ = world.room_of(Node("host"), Node("one"), Node("two"))
+    world.disconnect(one)
+    world.carry_out(host, host.admission.kick(one.id))
+    world.restart_server()
+    world.connect(host)
+    again = one.restarted()
+    world.connect(again)
+    assert isinstance(again.error, RefusedError)
+
+
+def test_saved_member_goes_to_no_other_host(world):
+    """Whoever took the room at an honest server keeps it there; a lying server is not believed."""
+    host, one = world.room_of(Node("host"), Node("one"))
+    world.restart_server()
+    world.tick(LIMITS.settle_seconds)
+    taker, again = Node("taker"), one.restarted()
+    world.connect(taker)
+    world.connect(again)
+    assert again.server_refusal == "contested"
+    again.log += again.admission.on_view(View("waiting", taker.id), world.now)
+    assert "goes by the host that it knows" in again.of(effects.Note)[-1].text
+    assert not again.of(effects.Send)
+    assert again.admission.roster.host == host.id
+    world.tick(admit.RETRY)
+    assert not again.of(effects.Send)
+
+
+# Known and blocked devices
+
+
+def test_decisions_are_told_so_that_they_can_be_remembered(world):
+    host, one, bad = Node("host"), Node("one"), Node("bad")
+    for node in (host, one, bad):
+        world.connect(node)
+    world.carry_out(host, host.admission.approve(one.id))
+    world.carry_out(host, host.admission.block(bad.id))
+    assert host.of(effects.Decided) == [
+        effects.Decided(one.id, "one", "known"),
+        effects.Decided(bad.id, "bad", "blocked"),
+    ]
+    assert isinstance(bad.error, RefusedError)
+    world.carry_out(host, host.admission.kick(one.id))
+    assert host.of(effects.Decided)[-1] == effects.Decided(one.id, "", "forgotten")
+    with pytest.raises(UsageError, match="not waiting"):
+        host.admission.block(one.id)
+
+
+def test_known_devices_need_no_question(world):
+    one, stranger = Node("one"), Node("stranger")
+    host = Node("host", "known", known={one.id})
+    for node in (host, one, stranger):
+        world.connect(node)
+    assert members_of(one) == ["host", "one"]
+    assert host.of(effects.Decided) == [effects.Decided(one.id, "one", "known")]
+    assert list(host.admission.waiting) == [stranger.id]
+
+
+def test_known_devices_are_asked_about_under_ask(world):
+    one = Node("one")
+    host = Node("host", "ask", known={one.id})
+    world.connect(host)
+    world.connect(one)
+    assert list(host.admission.waiting) == [one.id]
+
+
+@pytest.mark.parametrize("approve", ["ask", "known", "all"])
+def test_blocked_devices_are_turned_away_unasked(world, approve):
+    bad = Node("bad")
+    host = Node("host", approve, blocked={bad.id}, known={bad.id})
+    world.connect(host)
+    world.connect(bad)
+    assert isinstance(bad.error, RefusedError)
+    assert not host.of(effects.Knocked)
+    assert members_of(host) == ["host"]
+
+
+def test_letting_everyone_in_makes_nobody_known(world):
+    host, one = Node("host", "all"), Node("one")
+    world.connect(host)
+    world.connect(one)
+    assert members_of(host) == ["host", "one"]
+    assert not host.of(effects.Decided)
+
+
+def test_kicked_device_is_known_no_longer(world):
+    one = Node("one")
+    host = Node("host", "known", known={one.id})
+    world.connect(host)
+    world.connect(one)
+    world.carry_out(host, host.admission.kick(one.id))
+    host.admission._list._dismissed.clear()
+    world.restart_server()
+    world.connect(host)
+    world.connect(Node("one", identity=one.identity))
+    assert list(host.admission.waiting) == [one.id]
+
+
+def test_member_that_was_blocked_meanwhile_is_removed_at_the_start(world):
+    host, one, bad = world.room_of(Node("host"), Node("one"), Node("bad"))
+    world.disconnect(host)
+    again = host.restarted(blocked={bad.id})
+    world.connect(again)
+    assert members_of(again) == ["host", "one"]
+    assert isinstance(bad.error, RefusedError)
+    world.tick(admit.PATIENCE)  # then they ask for the roster they have heard of
+    assert members_of(one) == ["host", "one"]
+
+
+def test_blocked_device_does_not_come_back_with_a_recovered_roster(world):
+    host, one, bad = world.room_of(Node("host"), Node("one"), Node("bad"))
+    world.disconnect(host)
+    again = Node("host", identity=host.identity, blocked={bad.id})
+    world.connect(again)
+    world.tick(admit.RECOVER)
+    assert members_of(again) == ["host", "one"]
+    assert members_of(one) == ["host", "one"]
 
 
 def test_lost_roster_is_asked_for(world):

@@ -6,9 +6,11 @@ import errno
 import json
 import os
 import pickle
+import shutil
 import struct
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -17,7 +19,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pnode.errors import CheckpointError
+from p2pnode.errors import CheckpointError, DiskFullError
 from p2pnode.train import codec
 from p2pnode.train.checkpoint import CheckpointFolder, file_name, load
 from p2pnode.train.layout import layout_of
@@ -330,6 +332,51 @@ def test_a_failed_write_leaves_the_old_files_and_nothing_else(tmp_path, monkeypa
     assert names(folder) == [file_name(RUN, 2)]
 
 
+def test_a_disk_that_is_really_full(tmp_path):
+    """The device answers as a full disk does, at the first byte."""
+    folder = CheckpointFolder(tmp_path, keep=1)
+    save(folder, 1)
+    (tmp_path / f"{file_name(RUN, 2)}.tmp").symlink_to("/dev/full")
+    with pytest.raises(DiskFullError, match="No space left"):
+        save(folder, 2)
+    assert names(folder) == [file_name(RUN, 1)]
+    save(folder, 2)
+    assert names(folder) == [file_name(RUN, 2)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "spare", "fits"),
+    [
+        (0.9, False, False),
+        (1.0, False, True),
+        (1.9, True, False),
+        (2.0, True, True),
+    ],
+)
+def test_room_is_looked_for_before_anything_is_written(tmp_path, monkeypatch, sizes, spare, fits):
+    folder, data = CheckpointFolder(tmp_path), bytes(1_000_000)
+    free = int(sizes * len(data))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(os, "fsync", lambda _: written.append(1))
+    written = []
+    if fits:
+        folder.save(RUN, 1, data, spare=spare)
+        assert written
+        return
+    with pytest.raises(DiskFullError, match=rf"{sizes:.1f} MB free, and {1 + spare}.0 MB should"):
+        folder.save(RUN, 1, data, spare=spare)
+    assert not written
+    assert names(folder) == []
+
+
+def test_other_troubles_are_not_called_a_full_disk(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path)
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "bad")))
+    with pytest.raises(CheckpointError) as caught:
+        save(folder, 1)
+    assert not isinstance(caught.value, DiskFullError)
+
+
 def test_an_unusable_folder_is_a_sentence(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(CheckpointError, match="Cannot write checkpoints"):
@@ -338,6 +385,7 @@ def test_an_unusable_folder_is_a_sentence(tmp_path):
 
 WRITER = """
 import sys
+from types import SimpleNamespace
 from p2pnode.train.checkpoint import CheckpointFolder
 from tests.train.test_checkpoint import save
 folder = CheckpointFolder(sys.argv[1], keep=2)

@@ -85,6 +85,8 @@ def test_short_ids_are_what_the_tests_say() -> None:
         ("yes alic", ("yes", ALICE)),
         ("no ALIC-EEEE", ("no", ALICE)),
         ("later alan-nnnn", ("later", ALAN)),
+        ("b", ("block", BOB)),
+        ("block alic", ("block", ALICE)),
         ("kick alic", ("kick", ALICE)),
         ("start", ("start",)),
         ("stop", ("stop",)),

@@ -245,7 +245,7 @@ async def test_the_question_is_in_the_prompt() -> None:
     async with prompt() as p:
         assert p.console._message() == "p2pnode> "
         p.console.ask("Let bob in?")
-        assert p.console._message() == "Let bob in? [y]es [n]o [l]ater: "
+        assert p.console._message() == "Let bob in? [y]es [n]o [l]ater [b]lock: "
         p.keyboard.send_text("y\r")
         await p.gets("y")
 

@@ -1,0 +1,78 @@
+"""How much memory a run takes at one node, told before it begins.
+
+An upper estimate from the sizes of what is held at the same time; the shares are those of
+docs/LIMITS.md. May import: config, layout, limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from p2pnode.config import RunConfig
+from p2pnode.limits import LIMITS, MIB
+from p2pnode.train.layout import layout_of
+
+PROGRAM = 220 * MIB
+"""Python, the libraries and the compiled kernels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Footprint:
+    """Bytes, by what they are for."""
+
+    program: int
+    states: int
+    """Weights and two moments, of the committed state and of the pending one."""
+    frozen: int
+    """One serialised state: a checkpoint on its way to disk, or what joiners are given."""
+    gradients: int
+    """A slot's gradient, before and after rounding, the matrices in integers, and the sums of the
+    step: of a set, of what others sent, of own shards, and of all."""
+    kept: int
+    """Averages of past steps, for nodes that fell behind."""
+    activations: int
+    """What one micro-batch keeps for its backward pass."""
+    text: int
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+    def __str__(self) -> str:
+        parts = {
+            "program": self.program,
+            "model and optimizer": self.states + self.frozen,
+            "gradients and sums": self.gradients + self.kept,
+            "activations": self.activations,
+            "text": self.text,
+        }
+        return ", ".join(f"{name} {megabytes(size)}" for name, size in parts.items())
+
+
+def footprint(config: RunConfig, text_bytes: int) -> Footprint:
+    """Peak memory of one node. `text_bytes`: size of the training text."""
+    size = layout_of(config.model).size
+    state = 3 * 4 * size
+    return Footprint(
+        program=PROGRAM,
+        states=2 * state,
+        frozen=state,
+        gradients=(4 + 4 + 3 + 4 * 4) * size,
+        kept=LIMITS.kept_steps * 4 * size,
+        activations=config.tokens_per_slot * _per_token(config),
+        # As read, as one text, and as handed to members that lack it.
+        text=(3 if text_bytes <= LIMITS.shared_data_bytes else 2) * text_bytes,
+    )
+
+
+def _per_token(config: RunConfig) -> int:
+    """Bytes that forward and backward pass hold for a token; within 5 % of what was measured."""
+    m = config.model
+    layer = 4 * (8 * m.width + 3 * m.ffn) + 3 * m.width  # float32 activations, int8 q, k, v
+    passing = 4 * (6 * m.width + 4 * m.ffn)  # gradients of one layer
+    return m.layers * layer + passing + 3 * 4 * m.vocab
+
+
+def megabytes(size: int) -> str:
+    """For people: `680 MB`, `2.2 GB`."""
+    return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"

@@ -1,0 +1,143 @@
+"""Node and server processes that a test starts, watches, freezes and kills."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.integration.conftest import ROOT
+
+CODE = "a-room-code-of-our-own-93417562-long-enough"
+SECONDS = 100.0
+"""Far more than any wait takes here; a hang fails."""
+
+
+class Process:
+    """A child whose lines on standard output are read all the time."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        self._arguments = arguments
+        self._env = env or {}
+        self.lines: list[str] = []
+        self._news = asyncio.Event()
+        self._seen = 0
+        self._over = False
+
+    async def __aenter__(self) -> "Process":
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", *self._arguments),
+            cwd=ROOT,
+            env=os.environ | self._env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        self._reader = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.kill()
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            self.lines.append(line.decode())
+            self._news.set()
+        self._over = True
+        self._news.set()
+
+    async def next_line(self) -> str:
+        """The next line not yet looked at; EOFError after the last."""
+        while self._seen == len(self.lines):
+            if self._over:
+                raise EOFError
+            self._news.clear()
+            await self._news.wait()
+        self._seen += 1
+        return self.lines[self._seen - 1]
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """SIGKILL, which ends a frozen process too."""
+        self.send(signal.SIGKILL)
+        await self.end()
+
+    async def end(self) -> int:
+        """Exit code, once the process has ended and everything it said was read."""
+        await self._reader
+        return await self._process.wait()
+
+
+class Node(Process):
+    """One `join` process."""
+
+    def __init__(
+        self,
+        server: str,
+        folder: Path,
+        name: str,
+        *more: str,
+        env: Mapping[str, str] | None = None,
+        approve: str = "all",
+    ) -> None:
+        """Two nodes of one folder and name are one machine, started twice."""
+        self.name = name
+        super().__init__(
+            *("p2pnode", "join", "--signal", server, "--name", name, "--approve", approve),
+            *("--home", str(folder / f"{name}-key"), "--out", str(folder / name)),
+            *("--json-events", *more),
+            env={"P2PNODE_ROOM": CODE} | dict(env or {}),
+        )
+
+    async def __aenter__(self) -> "Node":
+        await super().__aenter__()
+        return self
+
+    async def until(self, kind: str, **fields: object) -> dict[str, Any]:
+        """The next event of this kind with these fields."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    event: dict[str, Any] = json.loads(await self.next_line())
+                    if event["event"] == kind and fields.items() <= event.items():
+                        return event
+        except (EOFError, TimeoutError) as error:
+            said = "".join(self.lines[-20:])
+            raise AssertionError(
+                f"{self.name}: no {kind} {fields}, {error!r}; it said:\n{said}"
+            ) from None
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """All events of this kind so far."""
+        return [event for line in self.lines if (event := json.loads(line))["event"] == kind]
+
+
+class Server(Process):
+    """A signaling server process on a port of its own; restarted, it has forgotten everything."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        super().__init__("signaling", "serve", "--host", "127.0.0.1", "--port", str(port))
+
+    async def __aenter__(self) -> "Server":
+        await super().__aenter__()
+        async with asyncio.timeout(SECONDS):
+            while self.url not in await self.next_line():
+                pass
+        return self
+
+
+def free_port() -> int:
+    """A TCP port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,148 @@
+"""Real processes that are killed, frozen, cut off: the answer is the undisturbed one.
+
+Every run here must end at all surviving nodes with the hash of one node that nobody disturbed.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import STEPS, Demo
+from tests.integration.faults import lossy_network
+from tests.integration.processes import Node, Server, free_port
+
+LONG = 100
+"""Steps of a run that is still going on after a node was away for FROZEN seconds."""
+FROZEN = 12.0
+"""Seconds; longer than the silence after which a peer is dropped."""
+
+Answer = Callable[[int], str]
+
+
+@pytest.fixture(scope="session")
+def answer(tmp_path_factory: pytest.TempPathFactory, undisturbed: Demo) -> Answer:
+    """The hash of the undisturbed run of so many steps."""
+    known = {STEPS: undisturbed.hashes["node-1"]}
+
+    def of(steps: int) -> str:
+        if steps not in known:
+            folder = tmp_path_factory.mktemp(f"undisturbed-{steps}")
+            known[steps] = Demo(folder, "--nodes", "1", "--steps", str(steps)).hashes["node-1"]
+        return known[steps]
+
+    return of
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with Server(free_port()) as process:
+        yield process
+
+
+@contextlib.asynccontextmanager
+async def nodes(
+    server: Server,
+    folder: Path,
+    count: int,
+    *,
+    steps: int = STEPS,
+    approve: str = "all",
+    env: Mapping[str, str] | None = None,
+) -> AsyncIterator[list[Node]]:
+    """Nodes a, b, … that start a run when all are there; the first is the host."""
+    run = ("--preset", "nano", "--steps", str(steps), "--start-when", str(count))
+    async with contextlib.AsyncExitStack() as stack:
+        host = Node(server.url, folder, "a", *run, env=env, approve=approve)
+        started = [await stack.enter_async_context(host)]
+        await host.until("invite")
+        for name in "bcdef"[: count - 1]:
+            guest = Node(server.url, folder, name, "--guest", env=env)
+            started.append(await stack.enter_async_context(guest))
+        yield started
+
+
+async def hashes(*survivors: Node) -> set[str]:
+    """Of all survivors at their ends, each of which must be a success."""
+    ends = await asyncio.gather(*(node.until("finished") for node in survivors))
+    assert [await node.end() for node in survivors] == [0] * len(survivors)
+    return {end["hash"] for end in ends}
+
+
+async def test_a_killed_member_comes_back_without_a_question(
+    server: Server, answer: Answer, tmp_path: Path
+) -> None:
+    """The host asks for each machine and nobody answers: only what was saved lets it in."""
+    async with nodes(server, tmp_path, 2, steps=1) as first:
+        await hashes(*first)
+    async with nodes(server, tmp_path, 2, approve="ask") as (host, guest):
+        await guest.until("step", step=10)
+        await guest.kill()
+        async with Node(server.url, tmp_path, "b", "--guest") as again:
+            assert await hashes(host, again) == {answer(STEPS)}
+            assert again.events("step"), "it took part again"
+        assert not host.events("knock")
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["host", "member"])
+async def test_a_frozen_node_is_dropped_and_comes_back_by_itself(
+    victim: int, server: Server, answer: Answer, tmp_path: Path
+) -> None:
+    async with nodes(server, tmp_path, 2, steps=LONG) as both:
+        frozen, other = both[victim], both[1 - victim]
+        await frozen.until("step", step=10)
+        frozen.send(signal.SIGSTOP)
+        await asyncio.sleep(FROZEN)
+        await other.until("left")
+        frozen.send(signal.SIGCONT)
+        await other.until("joined")
+        assert await hashes(*both) == {answer(LONG)}
+        assert frozen.events("step")[-1]["step"] == LONG, "it computed to the end"
+
+
+async def test_everybody_asleep_at_once(server: Server, answer: Answer, tmp_path: Path) -> None:
+    """As when the power of a house's router fails, or its only computer sleeps."""
+    async with nodes(server, tmp_path, 3) as everyone:
+        await everyone[1].until("step", step=10)
+        for node in everyone:
+            node.send(signal.SIGSTOP)
+        await asyncio.sleep(FROZEN)
+        for node in everyone:
+            node.send(signal.SIGCONT)
+        assert await hashes(*everyone) == {answer(STEPS)}
+
+
+async def test_a_newcomer_after_the_server_was_killed(
+    server: Server, answer: Answer, tmp_path: Path
+) -> None:
+    async with (
+        nodes(server, tmp_path, 2) as both,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        await both[0].until("step", step=3)
+        await server.kill()
+        await both[0].until("warn")
+        empty = await stack.enter_async_context(Server(server.port))
+        await both[0].until("info", text="The signaling server is back.")
+        newcomer = await stack.enter_async_context(Node(empty.url, tmp_path, "c", "--guest"))
+        assert await hashes(*both, newcomer) == {answer(STEPS)}
+
+
+async def test_all_but_one_killed(server: Server, answer: Answer, tmp_path: Path) -> None:
+    async with nodes(server, tmp_path, 3) as (host, last, other):
+        await last.until("computing", step=10)
+        await asyncio.gather(host.kill(), other.kill())
+        assert await hashes(last) == {answer(STEPS)}
+
+
+async def test_a_lossy_line(server: Server, answer: Answer, tmp_path: Path) -> None:
+    steps = 8
+    env = lossy_network(tmp_path, loss=0.02, delay=0.02)
+    async with nodes(server, tmp_path, 2, steps=steps, env=env) as both:
+        assert await hashes(*both) == {answer(steps)}
+        reasons = [event["reason"] for node in both for event in node.events("left")]
+        assert not [why for why in reasons if "nothing heard" in why], "slow is not silent"
+    assert (tmp_path / "lost").stat().st_size > 10
