@@ -33,11 +33,14 @@ class Groups:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def room_of(self, origin: str, proposed: bytes, is_used: IsUsed, now: float) -> bytes | None:
-        """The room of this origin, `proposed` if it had none; None if there are too many."""
+    def room_of(
+        self, origin: str, proposed: bytes | None, is_used: IsUsed, now: float
+    ) -> bytes | None:
+        """The room of this origin, `proposed` if it had none; None if nothing was proposed or
+        there are too many."""
         group = self._groups.get(origin)
         if group is None or not self._holds(group, is_used, now):
-            if group is None and len(self._groups) >= self._most:
+            if proposed is None or (group is None and len(self._groups) >= self._most):
                 return None
             group = self._groups[origin] = _Group(proposed, now + self._seconds)
         return group.room

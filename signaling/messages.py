@@ -110,7 +110,7 @@ class Group(msgspec.Struct, frozen=True, tag=True):
     room: Bytes32 | None
     """None: nodes behind this address are not introduced without a code."""
     reason: Annotated[str, Meta(max_length=32)] = ""
-    """Why not: `private` (not a public address) or `proxy`."""
+    """Why not: `private` (not a public address), `proxy`, or `none` (and none was proposed)."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -132,9 +132,9 @@ class Relayed(msgspec.Struct, frozen=True, tag=True):
 
 class Nearby(msgspec.Struct, frozen=True, tag=True):
     """Before registering: which room do nodes behind my public address meet in? If they have
-    none, let it be this one, which I found or return to."""
+    none, let it be this one, which I am about to enter as host."""
 
-    room: Bytes32
+    room: Bytes32 | None
 
 
 class Register(msgspec.Struct, frozen=True, tag=True):

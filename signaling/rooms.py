@@ -250,9 +250,9 @@ class Rooms:
         if origin.group is None:
             return [Send(connection.number, Group(None, origin.no_group))]
         room = self._groups.room_of(origin.group, nearby.room, self._is_used, now)
-        if room is None:
+        if room is None and nearby.room is not None:
             return self._expel(connection, "busy", now)
-        return [Send(connection.number, Group(room))]
+        return [Send(connection.number, Group(room, "none" if room is None else ""))]
 
     def _is_used(self, room_id: bytes) -> bool:
         room = self._rooms.get(room_id)

@@ -37,6 +37,16 @@ class Knocked(msgspec.Struct, frozen=True):
 
     peer: PeerId
     name: str
+    words: str = ""
+    """It came without the room's code: its terminal must show these words too."""
+
+
+class Paired(msgspec.Struct, frozen=True):
+    """This node, without a code, has a secret with the host, whose terminal must show these words
+    beside this node's name."""
+
+    peer: PeerId
+    words: str
 
 
 class KnockGone(msgspec.Struct, frozen=True):
@@ -86,6 +96,7 @@ Effect = (
     | DismissPeer
     | Knocked
     | KnockGone
+    | Paired
     | RosterChanged
     | Standing
     | Signal

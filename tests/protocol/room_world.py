@@ -29,12 +29,18 @@ ROOM, SECRET = b"r" * 32, b"s" * 32
 class Node:
     """One node's admission and what became of it."""
 
-    def __init__(self, name, approve="ask", identity=None, secret=SECRET):
+    def __init__(self, name, approve="ask", identity=None, secret=SECRET, nearby=False):
         self.name = name
         self.identity = identity or Identity.ephemeral()
         self.id = self.identity.peer_id
         self.admission = Admission(
-            self.identity, ROOM, secret, name=name, approve=approve, random=secrets.token_bytes
+            self.identity,
+            ROOM,
+            secret,
+            name=name,
+            approve=approve,
+            random=secrets.token_bytes,
+            nearby=nearby,
         )
         self.roster_blob = None
         self.number = None

@@ -48,6 +48,12 @@ def test_group_is_kept_by_members_not_by_those_who_ask(server):
     assert len(server.rooms._groups) == 0
 
 
+def test_who_only_asks_founds_nothing(server):
+    assert found(server, HOME, None) == Group(None, "none")
+    assert found(server, HOME, ROOM_A) == Group(ROOM_A)
+    assert found(server, HOME, None) == Group(ROOM_A)
+
+
 def test_room_with_a_code_is_in_no_group(server):
     server.join(Identity.ephemeral(), HOME, room=ROOM_A)
     assert found(server, HOME, ROOM_B) == Group(ROOM_B)
