@@ -233,6 +233,9 @@ class SignalingServer:
             self._carry_out(self._rooms.on_disconnect(number, self._loop.time()))
             sender.cancel()
             await asyncio.wait([sender])
+            # The answer to our close has wound it up again, and its timer would keep all of the
+            # connection in memory for 20 s: 100 MiB under a flood.
+            ws._cancel_heartbeat()
             del self._sockets[number]
             self._in_use.discard(request.protocol)
         return ws

@@ -1,12 +1,13 @@
 """`python -m signaling serve`: run the server until told to stop.
 
-May import: app, grouping.
+May import: app, grouping, limits.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import ssl
@@ -16,12 +17,16 @@ from pathlib import Path
 
 from signaling.app import BindError, CertificateError, SignalingServer, tls_context
 from signaling.grouping import Network, parse_network
+from signaling.limits import LIMITS
 
 EXIT_ADDRESS = 11
 """The address is in use or not this machine's (the same code as p2pnode's)."""
 
 EXIT_CERTIFICATE = 2
 """The certificate or key given cannot be used: wrong usage."""
+
+_FILES = LIMITS.connections + LIMITS.unused_connections + 64
+"""Open files of a server at its bounds."""
 
 _ABOUT = """\
 The rendezvous server for p2pnode. It introduces nodes that know the same room code to each other
@@ -96,6 +101,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _allow_many_files() -> None:
+    """Every connection is an open file; many systems allow 1,024 unless asked for more."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # Refused, as in some containers: then fewer fit.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _serve(options: argparse.Namespace, tls: ssl.SSLContext | None) -> None:
     host = options.host
     stop = asyncio.Event()
@@ -133,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (options.tls_cert is None) != (options.tls_key is None):
         parser.error("--tls-cert and --tls-key go together")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    _allow_many_files()
     try:
         tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
         asyncio.run(_serve(options, tls))

@@ -14,9 +14,9 @@ from signaling.messages import MAX_MEMBERS, MAX_WAITING, MESSAGE_BYTES
 class Limits:
     """Sizes in bytes, times in seconds, rates per second with the burst they may save up."""
 
-    connections: int = 4096
-    """Open WebSockets; each costs about 50 KiB, and a default process may open 1,024 to 65,536
-    files, so beyond what the system allows accepting fails sooner, harmlessly."""
+    connections: int = 8192
+    """Open WebSockets; each costs 22 KiB and an open file. Beyond the files that the system
+    allows accepting fails sooner, harmlessly."""
     connections_per_address: int = 256
     """A class room or a proxy in front shares one address; one machine cannot take all places."""
     rooms: int = 1024
@@ -63,7 +63,7 @@ class Limits:
     all_joins_rate: float = 50.0
     all_joins_burst: float = 2048.0
     """Registrations of everyone together: with it, guessing a 40-bit code takes centuries."""
-    addresses: int = 4096
+    addresses: int = 8192
     """Addresses whose recent use is counted; the least recent are forgotten. As many as
     connections, so that no connected one is."""
     groups: int = 2048

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -111,6 +112,19 @@ async def test_tls_proxies_and_private_groups_reach_the_server(tmp_path):
             await ws.send_bytes(encode(Nearby(b"r" * 32)))
             answer = decode_from_server((await ws.receive(SOON)).data)
             assert answer == Group(b"r" * 32)
+
+
+@pytest.mark.parametrize("hard", [4096, None])
+def test_server_may_open_as_many_files_as_the_system_lets_it(hard, monkeypatch):
+    hard = resource.RLIM_INFINITY if hard is None else hard
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    cli._allow_many_files()
+    assert asked == [(4096 if hard == 4096 else cli._FILES, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2**20, 2**20))
+    cli._allow_many_files()
+    assert len(asked) == 1, "never fewer than there are"
 
 
 def test_taken_port_is_a_sentence_and_an_exit_code():

@@ -2,12 +2,14 @@
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import socket
 import ssl
 
 import aiohttp
 import pytest
+from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from multidict import CIMultiDict
 
@@ -133,6 +135,21 @@ async def test_text_and_garbage_end_the_connection(http, server):
     assert await closed(ws) == aiohttp.WSCloseCode.POLICY_VIOLATION
 
 
+async def test_nothing_of_a_closed_connection_stays_in_memory(http, server):
+    """A flood of connections must not pile up behind timers of aiohttp."""
+    gc.collect()
+    before = sum(isinstance(thing, web.WebSocketResponse) for thing in gc.get_objects())
+    for _ in range(20):
+        ws = await http.ws_connect(f"{server.url}/ws")
+        await ws.send_bytes(b"junk")
+        assert await closed(ws) == aiohttp.WSCloseCode.POLICY_VIOLATION
+    await until(lambda: not server._sockets)
+    await asyncio.sleep(0.1)
+    gc.collect()
+    after = sum(isinstance(thing, web.WebSocketResponse) for thing in gc.get_objects())
+    assert after - before <= 1
+
+
 async def test_broken_connections_are_noticed(http, server):
     host, guest = Identity.ephemeral(), Identity.ephemeral()
     h = await join(http, server, host)
@@ -195,8 +212,9 @@ async def test_taken_port_is_a_sentence(server):
 
 async def test_taken_udp_port_is_a_sentence():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        udp.bind(("127.0.0.1", 0))
-        port = udp.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as tcp:  # a port that is free for TCP
+            port = tcp.getsockname()[1]
+        udp.bind(("127.0.0.1", port))
         with pytest.raises(BindError, match=f"port {port} .UDP"):
             await SignalingServer("127.0.0.1", port).start()
         with socket.create_server(("127.0.0.1", port)):
