@@ -137,7 +137,7 @@ class Admission:
             effects += self._ask_to_enter(now)
         elif view.role == "waiting":
             effects += self._ask_to_enter(now)
-        elif self.roster is None or view.epoch > self.roster.epoch:
+        elif self._is_behind(view):
             soon = now + PATIENCE  # mostly it is on its way
             self._retry_at = soon if self._retry_at is None else min(self._retry_at, soon)
         return effects + self._note_standing()
@@ -247,13 +247,7 @@ class Admission:
         view = self._view
         if view is None or self.is_host or self.refused:
             return []
-        behind = (
-            self.roster is None
-            or view.role == "waiting"
-            or view.epoch > self.roster.epoch
-            or self._post.secret is None
-        )
-        if not behind:
+        if view.role != "waiting" and not self._is_behind(view):
             return []
         self._retry_at = now + RETRY
         if view.host is not None and (self.roster is None or view.host == self.roster.host):
@@ -265,6 +259,11 @@ class Admission:
             return self._post.send(view.host, KNOCK, encode(knock))
         others = [peer for peer in view.members if peer != self._me.peer_id]
         return self._post.send(others[0], ASK, b"") if others else []
+
+    def _is_behind(self, view: View) -> bool:
+        """Whether a member lacks the newest roster or the room's secret."""
+        roster = self.roster
+        return roster is None or view.epoch > roster.epoch or self._post.secret is None
 
     def _on_opened(self, opened: Opened) -> list[Effect]:
         sender, roster = opened.sender, self.roster

@@ -208,6 +208,28 @@ def test_nearby_with_words_to_compare(terminals: list[Terminal], tmp_path: Path)
     assert len(hashes) == 1
 
 
+def test_nearby_on_one_machine_may_let_all_in(terminals: list[Terminal], tmp_path: Path) -> None:
+    run = ("--preset", "nano", "--steps", "3", "--start-when", "2", "--approve", "all")
+    host = Terminal(
+        *("p2pnode", "join", "--nearby", "--serve", "--bind", "127.0.0.1", "--port", "0", *run),
+        *("--home", str(tmp_path / "a"), "--out", str(tmp_path / "o")),
+    )
+    terminals.append(host)
+    host.sees("warning: whoever reaches this server")
+    url = host.sees(r"--nearby --guest --signal \S+").split()[-1]
+    guest = Terminal(
+        *("p2pnode", "join", "--nearby", "--signal", url, "--home", str(tmp_path / "b")),
+        *("--out", str(tmp_path / "p")),
+    )
+    terminals.append(guest)
+    guest.sees("Words to compare")
+    hashes = set()
+    for terminal in terminals:
+        hashes.add(terminal.sees(r"hash [0-9a-f]{64}"))
+        assert terminal.ends() == 0
+    assert len(hashes) == 1
+
+
 @pytest.mark.parametrize("how", ["quit", "interrupt", "terminate", "hang up"])
 def test_leaving_with_a_question_open(how: str, terminals: list[Terminal], tmp_path: Path) -> None:
     host = Terminal(
