@@ -2,7 +2,10 @@
 
 import secrets
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from p2pnode.errors import RefusedError, RoomCodeError
 from p2pnode.protocol import admit
@@ -299,3 +302,23 @@ def test_known_key_does_not_let_the_server_in_in_its_name(world):
         out = host.admission.on_relayed(guest.id, PAIR_ENVELOPE + sealed, world.now)
         assert "signed with another node's key" in out[0].text
     assert host.admission._post.words(guest.id) == words_of(guest), "the true pair is in use"
+
+
+@given(
+    raw=st.binary(max_size=200)
+    | st.tuples(st.integers(0, 4), st.binary(max_size=33), st.binary(max_size=33)).map(
+        msgspec.msgpack.encode
+    )
+    | st.just(b"\x91" * 100_000),
+    first=st.sampled_from([PAIRING, PAIR_ENVELOPE, PAIR_ENVELOPE + VERSION, b"\x04"]),
+)
+@settings(max_examples=300, deadline=None)
+def test_nothing_that_the_server_makes_up_breaks_either_side(raw, first):
+    host, guest = Node("host", nearby=True), Node("guest", secret=None)
+    host.admission.on_view(View("host", host.id, 0, (host.id,), (guest.id,)), 0.0)
+    guest.admission.on_view(View("waiting", host.id), 0.0)
+    for node, sender in ((host, guest), (guest, host)):
+        out = node.admission.on_relayed(sender.id, first + raw, 0.0)
+        assert {type(effect) for effect in out} <= {effects.Send, effects.Note}
+    assert not host.admission.waiting
+    assert secret_of(guest) is None
