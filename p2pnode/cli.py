@@ -123,6 +123,12 @@ def _add_join(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     room.add_argument(
         "--room-file", type=Path, metavar="FILE", help="read the room code from a file"
     )
+    room.add_argument(
+        "--nearby",
+        action="store_true",
+        help="no code: meet machines behind the same public address (the first one is the host); "
+        "six words to compare appear at both terminals",
+    )
     room.add_argument("--signal", metavar="URL", help="signaling server (or P2PNODE_SIGNAL)")
     room.add_argument(
         "--serve", action="store_true", help="run the signaling server in this process too"
@@ -443,7 +449,9 @@ def _join(arguments: argparse.Namespace) -> int:
     from p2pnode.protocol.code import Invite, parse_invite
 
     given = room_code(arguments.room, arguments.room_file)
-    invite = parse_invite(given) if given is not None else Invite("")
+    if arguments.nearby and (arguments.room or arguments.room_file):
+        raise UsageError("--nearby is for joining without a room code; give one or the other")
+    invite = parse_invite(given) if given is not None and not arguments.nearby else Invite("")
     server = arguments.signal or invite.server
     if arguments.serve and server:
         raise UsageError("--serve starts a signaling server here; leave out the other server")
@@ -453,6 +461,7 @@ def _join(arguments: argparse.Namespace) -> int:
         name=arguments.name or "",
         home=arguments.home or default_home(),
         out=arguments.out,
+        nearby=arguments.nearby,
         guest=arguments.guest,
         approve=arguments.approve,
         start_when=arguments.start_when,

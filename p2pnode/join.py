@@ -14,13 +14,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 from p2pnode.config import RunOptions
-from p2pnode.errors import AddressInUseError
+from p2pnode.errors import AddressInUseError, UsageError
 from p2pnode.folder_lock import FolderLock
 from p2pnode.net.ice import IcePolicy
-from p2pnode.net.signaling_url import server_url
+from p2pnode.net.nearby import find_nearby
+from p2pnode.net.signaling_url import is_loopback, server_url
 from p2pnode.node import Node
 from p2pnode.node_config import NodeConfig
-from p2pnode.protocol.code import check_code, derive, generate_code
+from p2pnode.protocol.code import RoomKeys, check_code, derive, generate_code
 from p2pnode.protocol.identity import Identity, short_id
 from p2pnode.room import Ticket
 from p2pnode.ui.console import EventLog, open_console
@@ -42,6 +43,7 @@ async def join(
             stack.enter_context(FolderLock(config.out))
             if serve is not None:
                 config = await stack.enter_async_context(_served(config, *serve))
+            _check_nearby(config)
             return await _join(config, options, data, resume, worker)
     finally:
         worker.close()
@@ -57,6 +59,10 @@ async def _join(
     code = check_code(config.code) if config.code else generate_code()
     # scrypt takes half a second: off the loop.
     keys = await worker.submit(Urgency.EXCHANGE, derive, code)
+    if config.nearby:
+        room = await find_nearby(server, keys.room, guest=config.guest)
+        if room != keys.room:  # its host tells the secret once it has let this node in
+            config, code, keys = dataclasses.replace(config, guest=True), "", RoomKeys(room, None)
     console = EventLog(
         open_console(config.json_events, time.monotonic),
         config.out / "events.jsonl",
@@ -67,6 +73,15 @@ async def _join(
     with _signals(node):
         await node.run()
     return 0
+
+
+def _check_nearby(config: NodeConfig) -> None:
+    """Raises UsageError where everyone behind a public address would be let in unseen."""
+    if config.nearby and config.approve == "all" and not is_loopback(server_url(config.signal)):
+        raise UsageError(
+            "--approve all would let in everyone behind the same public address: with --nearby it "
+            "works only at a server on this machine (127.0.0.1). Leave it out, or use a room code."
+        )
 
 
 @contextlib.contextmanager
@@ -103,13 +118,19 @@ async def _served(config: NodeConfig, bind: str, port: int) -> AsyncIterator[Nod
     from signaling.app import BindError, SignalingServer
 
     try:
-        async with SignalingServer(bind, port) as server:
+        async with SignalingServer(bind, port, group_private=config.nearby) as server:
             address = bind
             if bind in ("0.0.0.0", "::"):
                 address = IcePolicy().addresses()[0]
             host = f"[{address}]" if ":" in address else address
             url = f"http://{host}:{server.port}"
             print(f"Signaling server at {url}", file=sys.stderr)
+            if config.nearby:
+                print(
+                    "warning: whoever reaches this server over a private address can knock without "
+                    "a code (--nearby).",
+                    file=sys.stderr,
+                )
             yield dataclasses.replace(config, signal=url)
     except BindError as error:
         raise AddressInUseError(str(error)) from None

@@ -29,6 +29,8 @@ class NodeConfig:
     """Folder of this node's key, of its rooms' rosters and of the devices it knows."""
     out: Path
     """Folder of checkpoints and logs; nothing is written elsewhere but the key and the cache."""
+    nearby: bool = False
+    """Meet nodes behind the same public address, without a code."""
     guest: bool = False
     """Never become host: end with an error when the room has none."""
     approve: Approve = "ask"

@@ -36,7 +36,7 @@ from p2pnode.protocol.lobby import (
 )
 from p2pnode.protocol.roster import Roster, open_roster
 from p2pnode.ui.console import Console
-from p2pnode.ui.events import Info, Invite, Joined, Knock, Left, Waiting, Warn
+from p2pnode.ui.events import Compare, Info, Invite, Joined, Knock, Left, Waiting, Warn
 from signaling.messages import IceServer as Recommended
 from signaling.messages import Relayed, View
 
@@ -99,9 +99,14 @@ class Room:
             saved=saved,
             known=self._devices.known(),
             blocked=self._devices.blocked(),
+            nearby=config.nearby,
         )
         self._client = SignalingClient(
-            ticket.server, ticket.identity, ticket.keys.room, guest=config.guest
+            ticket.server,
+            ticket.identity,
+            ticket.keys.room,
+            guest=config.guest,
+            nearby=config.nearby,
         )
         loopback = config.addresses == "loopback" or (
             config.addresses == "auto" and is_loopback(ticket.server)
@@ -115,6 +120,7 @@ class Room:
         self._present: set[PeerId] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._asked: PeerId | None = None
+        self._question: str | None = None
         self.mesh: Mesh
 
     async def __aenter__(self) -> Room:
@@ -312,7 +318,11 @@ class Room:
                 case admit_effects.DismissPeer():
                     self._client.dismiss(effect.peer)
                 case admit_effects.Knocked():
-                    self._console.show(Knock(peer=short_id(effect.peer), name=effect.name))
+                    self._console.show(
+                        Knock(peer=short_id(effect.peer), name=effect.name, words=effect.words)
+                    )
+                case admit_effects.Paired():
+                    self._console.show(Compare(host=short_id(effect.peer), words=effect.words))
                 case admit_effects.KnockGone():
                     pass  # the prompt is brought up to date below
                 case admit_effects.Decided():
@@ -346,12 +356,15 @@ class Room:
     def _ask_next(self) -> None:
         """Put the oldest pending request into the prompt."""
         waiting = self._admission.waiting
-        peer = next(iter(waiting), None)
-        if peer != self._asked:
-            self._asked = peer
-            self._console.ask(
-                None if peer is None else f"Let {waiting[peer]} ({short_id(peer)}) in?"
-            )
+        peer = self._asked = next(iter(waiting), None)
+        question = None
+        if peer is not None:
+            question = f"Let {waiting[peer]} ({short_id(peer)}) in?"
+            if words := self._admission.words(peer):
+                question = f"{question} Only if its terminal shows: {words}."
+        if question != self._question:
+            self._question = question
+            self._console.ask(question)
 
     def _on_standing(self, standing: admit_effects.Standing) -> None:
         if standing.role == "waiting" and self._invited:
@@ -370,6 +383,14 @@ class Room:
                     command=f"python -m p2pnode join --guest --room {Invitation(self._code, url)}",
                 )
             )
+            if self._config.nearby:
+                self._console.show(
+                    Info(
+                        text="Machines behind this one's public address need no code. On them run:"
+                        f"\n    python -m p2pnode join --nearby --guest --signal {url}\n"
+                        "You will be shown six words for each; let it in only if it shows the same."
+                    )
+                )
             self._occupant.on_host()
 
     def _on_roster(self, roster: Roster, removed: tuple[PeerId, ...]) -> None:

@@ -1,6 +1,6 @@
 """The signaling server: sockets around the decisions of `rooms`.
 
-May import: limits, messages, outgoing, page, rooms, stun.
+May import: grouping, limits, messages, outgoing, page, rooms, stun.
 
     async with SignalingServer("127.0.0.1", 0) as server:
         print(server.url)
@@ -12,10 +12,14 @@ import asyncio
 import itertools
 import secrets
 import socket
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from signaling.grouping import Network, origin_of
 from signaling.limits import LIMITS, Limits
 from signaling.messages import PROTOCOL, IceServer, Relayed, encode
 from signaling.outgoing import Outgoing
@@ -28,10 +32,35 @@ HEARTBEAT = 20.0
 GOODBYE = 1.0
 """Seconds that each stage of a shutdown may take: closing WebSockets, then everything else."""
 _TICK = 1.0
+_BACKLOG = 128
 
 
 class BindError(Exception):
     """The address cannot be listened on; the text is a sentence for the user."""
+
+
+class CertificateError(Exception):
+    """The certificate or its key cannot be used; the text is a sentence for the user."""
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Server side of TLS with a certificate chain and its key (PEM). Raises CertificateError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for path in (certificate, key):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise CertificateError(f"Cannot read {path} ({error.strerror}).") from None
+    try:
+        # A key with a pass phrase would be asked for on the terminal, which may not be there.
+        context.load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateError(
+            f"{certificate} and {key} are no certificate chain and its key without a pass phrase, "
+            f"both in PEM form ({error})."
+        ) from None
+    return context
 
 
 class SignalingServer:
@@ -44,12 +73,19 @@ class SignalingServer:
         *,
         limits: Limits = LIMITS,
         ice: tuple[IceServer, ...] = (),
+        tls: ssl.SSLContext | None = None,
+        proxies: Sequence[Network] = (),
+        group_private: bool = False,
     ) -> None:
-        """`port` 0 takes any free one. `ice`: further STUN and TURN servers to recommend."""
+        """`port` 0 takes any free one. `ice`: further STUN and TURN servers to recommend.
+        `proxies` and `group_private`: see `grouping.origin_of`."""
         self.host = host
         self.port = port
         self._limits = limits
         self._ice = ice
+        self._tls = tls
+        self._proxies = proxies
+        self._group_private = group_private
         self._numbers = itertools.count()
         self._outgoing: dict[int, Outgoing] = {}
         self._sockets: dict[int, web.WebSocketResponse] = {}
@@ -60,7 +96,10 @@ class SignalingServer:
     def url(self) -> str:
         """Address for a node on this machine (loopback if the server listens everywhere)."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        scheme = "http" if self._tls is None else "https"
+        return (
+            f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
+        )
 
     async def __aenter__(self) -> SignalingServer:
         await self.start()
@@ -92,15 +131,22 @@ class SignalingServer:
         # No access log: it would hold addresses.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=GOODBYE)
         await self._runner.setup()
-        self._site = web.SockSite(self._runner, tcp)
-        await self._site.start()
+        assert self._runner.server is not None
+        # Not aiohttp's SockSite: it leaves a TLS handshake a minute.
+        self._listener = await self._loop.create_server(
+            self._runner.server,
+            sock=tcp,
+            backlog=_BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self._limits.tls_seconds,
+        )
         self._ticker = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
         """Close everything within about two seconds; nodes are told that the server goes away."""
         self._ticker.cancel()
         await asyncio.wait([self._ticker])
-        await self._site.stop()
+        self._listener.close()
         self._stun.close()
         # aiohttp's own clean-up would wait for the WebSocket handlers until its time-out.
         goodbyes = [
@@ -127,7 +173,7 @@ class SignalingServer:
         attempts = 10 if self.port == 0 else 1
         for attempt in range(attempts):
             try:
-                tcp = socket.create_server(address, family=family, backlog=128)
+                tcp = socket.create_server(address, family=family, backlog=_BACKLOG)
             except OSError as error:
                 raise BindError(self._bind_text("TCP", error)) from None
             udp = socket.socket(family, socket.SOCK_DGRAM)
@@ -169,10 +215,14 @@ class SignalingServer:
         self._sockets[number] = ws
         self._outgoing[number] = outgoing
         sender = asyncio.create_task(outgoing.run())
-        address = request.remote or ""
+        peername = transport.get_extra_info("peername")
+        address = peername[0] if isinstance(peername, tuple) else ""
+        origin = origin_of(
+            address, request.headers, self._proxies, group_private=self._group_private
+        )
         try:
             self._carry_out(
-                self._rooms.on_connect(number, address, secrets.token_bytes(32), self._loop.time())
+                self._rooms.on_connect(number, origin, secrets.token_bytes(32), self._loop.time())
             )
             async for frame in ws:
                 if frame.type is not WSMsgType.BINARY:
@@ -183,6 +233,9 @@ class SignalingServer:
             self._carry_out(self._rooms.on_disconnect(number, self._loop.time()))
             sender.cancel()
             await asyncio.wait([sender])
+            # The answer to our close has wound it up again, and its timer would keep all of the
+            # connection in memory for 20 s: 100 MiB under a flood.
+            ws._cancel_heartbeat()
             del self._sockets[number]
             self._in_use.discard(request.protocol)
         return ws

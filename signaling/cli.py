@@ -1,21 +1,32 @@
 """`python -m signaling serve`: run the server until told to stop.
 
-May import: app.
+May import: app, grouping, limits.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
+import ssl
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from signaling.app import BindError, SignalingServer
+from signaling.app import BindError, CertificateError, SignalingServer, tls_context
+from signaling.grouping import Network, parse_network
+from signaling.limits import LIMITS
 
 EXIT_ADDRESS = 11
 """The address is in use or not this machine's (the same code as p2pnode's)."""
+
+EXIT_CERTIFICATE = 2
+"""The certificate or key given cannot be used: wrong usage."""
+
+_FILES = LIMITS.connections + LIMITS.unused_connections + 64
+"""Open files of a server at its bounds."""
 
 _ABOUT = """\
 The rendezvous server for p2pnode. It introduces nodes that know the same room code to each other
@@ -25,9 +36,12 @@ trust it.
   python -m signaling serve                 listen on every address of this machine, port 8765
   python -m signaling serve --port 9000     another port (TCP for WebSocket and page, UDP for STUN)
   python -m signaling serve --host 127.0.0.1    for nodes on this machine only
+  python -m signaling serve --tls-cert chain.pem --tls-key key.pem    https and wss
+  python -m signaling serve --trusted-proxy 10.0.0.2    behind a reverse proxy at 10.0.0.2
 
 Nodes then join with:  python -m p2pnode join --signal http://ADDRESS:PORT
 Two machines on one network need no separate server: `python -m p2pnode join --serve` includes one.
+Nodes that name no code (join --nearby) are introduced to those behind the same public address.
 Ctrl-C or SIGTERM stops it; running trainings go on without it, and nodes come back by themselves.
 
 Exit codes: 0 stopped as asked, 2 wrong usage, 11 address in use."""
@@ -38,6 +52,13 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65_535:
         raise ValueError(text)
     return port
+
+
+def _network(text: str) -> Network:
+    try:
+        return parse_network(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,10 +80,43 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--port", type=_port, default=8765, help="TCP and UDP port (default: 8765; 0: any free)"
     )
+    serve.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="certificate chain (PEM): serve https and wss"
+    )
+    serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
+    serve.add_argument(
+        "--trusted-proxy",
+        type=_network,
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="believe X-Forwarded-For and Forwarded from this address or range; may be repeated",
+    )
+    serve.add_argument(
+        "--group-private",
+        action="store_true",
+        help="let join --nearby work between private addresses too: only where everybody who "
+        "reaches the server may knock at everybody's group",
+    )
     return parser
 
 
-async def _serve(host: str, port: int) -> None:
+def _allow_many_files() -> None:
+    """Every connection is an open file; many systems allow 1,024 unless asked for more."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # Refused, as in some containers: then fewer fit.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(options: argparse.Namespace, tls: ssl.SSLContext | None) -> None:
+    host = options.host
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -72,9 +126,20 @@ async def _serve(host: str, port: int) -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):  # Windows knows fewer, and only this way of setting them
             signal.signal(getattr(signal, name), on_signal)
-    async with SignalingServer(host, port) as server:
+    async with SignalingServer(
+        host,
+        options.port,
+        tls=tls,
+        proxies=options.trusted_proxy,
+        group_private=options.group_private,
+    ) as server:
         where = "every address of this machine" if host in ("0.0.0.0", "::") else host
         print(f"Listening on {where}, port {server.port} (TCP and UDP).")
+        if options.group_private:
+            print(
+                "warning: --group-private: all nodes with private addresses form one group; "
+                "whoever reaches this server over one may knock there without a code."
+            )
         print(f"On this machine: {server.url}  Stop with Ctrl-C.", flush=True)
         await stop.wait()
         print("Stopping.", flush=True)
@@ -82,10 +147,18 @@ async def _serve(host: str, port: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if (options.tls_cert is None) != (options.tls_key is None):
+        parser.error("--tls-cert and --tls-key go together")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    _allow_many_files()
     try:
-        asyncio.run(_serve(options.host, options.port))
+        tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
+        asyncio.run(_serve(options, tls))
+    except CertificateError as error:
+        print(error, file=sys.stderr)
+        return EXIT_CERTIFICATE
     except BindError as error:
         print(error, file=sys.stderr)
         return EXIT_ADDRESS

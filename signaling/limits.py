@@ -14,9 +14,9 @@ from signaling.messages import MAX_MEMBERS, MAX_WAITING, MESSAGE_BYTES
 class Limits:
     """Sizes in bytes, times in seconds, rates per second with the burst they may save up."""
 
-    connections: int = 4096
-    """Open WebSockets; each costs about 50 KiB, and a default process may open 1,024 to 65,536
-    files, so beyond what the system allows accepting fails sooner, harmlessly."""
+    connections: int = 8192
+    """Open WebSockets; each costs 22 KiB and an open file. Beyond the files that the system
+    allows accepting fails sooner, harmlessly."""
     connections_per_address: int = 256
     """A class room or a proxy in front shares one address; one machine cannot take all places."""
     rooms: int = 1024
@@ -37,6 +37,13 @@ class Limits:
     bytes_rate: float = 128 * 1024.0
     bytes_burst: float = 2 * 1024 * 1024.0
     """The same in bytes, an SDP or roster being up to 16 KiB; no use as a file carrier."""
+    address_messages_rate: float = 500.0
+    address_messages_burst: float = 8_000.0
+    """All connections of one address together: twenty nodes that join a room at once fit; a
+    machine with hundreds of connections gains nothing by them."""
+    address_bytes_rate: float = 1024 * 1024.0
+    address_bytes_burst: float = 32 * 1024 * 1024.0
+    """The same in bytes."""
     waiting_cost: float = 10.0
     """How many times dearer the messages of those who wait are: a knock needs three small ones,
     and the host must not be drowned by strangers."""
@@ -48,14 +55,22 @@ class Limits:
     """TCP connections without a WebSocket (page visitors, port scanners); the oldest go first."""
     unused_seconds: float = 15.0
     """How long such a connection may stay."""
+    tls_seconds: float = 10.0
+    """How long a TLS handshake may take: until it is done the connection counts nowhere else."""
     joins_rate: float = 2.0
     joins_burst: float = 128.0
     """Registrations per address: a room's worth of nodes may return at once behind one router."""
     all_joins_rate: float = 50.0
     all_joins_burst: float = 2048.0
     """Registrations of everyone together: with it, guessing a 40-bit code takes centuries."""
-    addresses: int = 4096
-    """Addresses whose recent registrations are counted; the least recent are forgotten."""
+    addresses: int = 8192
+    """Addresses whose recent use is counted; the least recent are forgotten. As many as
+    connections, so that no connected one is."""
+    groups: int = 2048
+    """Addresses with a group: every room may have one, and as many may be about to be founded."""
+    group_seconds: float = 30.0
+    """How long a proposed group waits for its room, or one whose members have all gone for them:
+    a registration takes seconds, a reconnection at most 15."""
     empty_room_seconds: float = 600.0
     """A room without a connected member is forgotten after this; a household's outage or a
     host's restart is shorter, and members bring their signed roster back anyway."""

@@ -3,7 +3,8 @@
 May import: nothing of ours. Every message is a msgpack map in one binary WebSocket frame, tagged
 with its type, and every field is bounded, so decoding is also validation.
 
-The order of things: the server sends `Challenge`; the node proves its key with `Register`; the
+The order of things: the server sends `Challenge`; a node without a room code may ask for the room
+of its address by `Nearby`, which `Group` answers; the node proves its key with `Register`; the
 server answers `Welcome`, then a `View` whenever what this node may see of its room changes, or
 `Refused` and a close. A view is the whole picture, not a difference: a lost or late one is
 repaired by the next. Whatever nodes say to each other is sealed and travels in `Relay`.
@@ -103,6 +104,15 @@ class View(msgspec.Struct, frozen=True, tag=True):
     """Connected peers that wait for a decision, in order of arrival; only the host sees them."""
 
 
+class Group(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `Nearby`: the room that this address's group meets in."""
+
+    room: Bytes32 | None
+    """None: nodes behind this address are not introduced without a code."""
+    reason: Annotated[str, Meta(max_length=32)] = ""
+    """Why not: `private` (not a public address), `proxy`, or `none` (and none was proposed)."""
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """The connection ends; `text` is a sentence for the user."""
 
@@ -118,6 +128,13 @@ class Relayed(msgspec.Struct, frozen=True, tag=True):
 
 
 # From a node
+
+
+class Nearby(msgspec.Struct, frozen=True, tag=True):
+    """Before registering: which room do nodes behind my public address meet in? If they have
+    none, let it be this one, which I am about to enter as host."""
+
+    room: Bytes32 | None
 
 
 class Register(msgspec.Struct, frozen=True, tag=True):
@@ -153,8 +170,8 @@ class Relay(msgspec.Struct, frozen=True, tag=True):
     sealed: Sealed
 
 
-FromServer = Challenge | Welcome | View | Refused | Relayed
-FromNode = Register | Publish | Dismiss | Relay
+FromServer = Challenge | Welcome | View | Group | Refused | Relayed
+FromNode = Nearby | Register | Publish | Dismiss | Relay
 
 _encoder = msgspec.msgpack.Encoder()
 _from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)

@@ -1,6 +1,6 @@
 """The server's decisions: who is in which room, as what, and who may reach whom. Sans-IO.
 
-May import: limits, messages, proof, room, throttle.
+May import: grouping, groups, limits, messages, proof, room, throttle.
 
 The app reports connections, frames and time, and carries out the effects each call returns. It
 owns no socket and no clock. Nothing here is persistent: after a restart members bring their
@@ -13,13 +13,17 @@ import dataclasses
 
 import msgspec
 
+from signaling.grouping import Origin
+from signaling.groups import Groups
 from signaling.limits import LIMITS, Limits
 from signaling.messages import (
     PROTOCOL,
     Challenge,
     Dismiss,
     FromServer,
+    Group,
     IceServer,
+    Nearby,
     PeerId,
     Publish,
     Refused,
@@ -67,7 +71,7 @@ _REFUSALS = {
 @dataclasses.dataclass
 class _Connection:
     number: int
-    address: str
+    origin: Origin
     nonce: bytes
     register_by: float
     messages: Bucket
@@ -94,7 +98,13 @@ class Rooms:
         self._connections: dict[int, _Connection] = {}
         self._per_address: dict[str, int] = {}
         self._rooms: dict[bytes, Room] = {}
-        self._joins = Buckets(limits.joins_rate, limits.joins_burst, limits.addresses)
+        self._groups = Groups(limits.groups, limits.group_seconds)
+        many = limits.addresses
+        self._joins = Buckets(limits.joins_rate, limits.joins_burst, many)
+        self._address_messages = Buckets(
+            limits.address_messages_rate, limits.address_messages_burst, many
+        )
+        self._address_bytes = Buckets(limits.address_bytes_rate, limits.address_bytes_burst, many)
         self._all_joins = Bucket(limits.all_joins_rate, limits.all_joins_burst, now)
 
     @property
@@ -107,10 +117,9 @@ class Rooms:
 
     # Events
 
-    def on_connect(self, number: int, address: str, nonce: bytes, now: float) -> list[Effect]:
-        """A WebSocket opened. `number` is new; `address` groups connections for the caps;
-        `nonce`: 32 fresh random bytes."""
-        limits = self._limits
+    def on_connect(self, number: int, origin: Origin, nonce: bytes, now: float) -> list[Effect]:
+        """A WebSocket opened. `number` is new; `nonce`: 32 fresh random bytes."""
+        limits, address = self._limits, origin.key
         at_address = self._per_address.get(address, 0)
         if (
             len(self._connections) >= limits.connections
@@ -120,7 +129,7 @@ class Rooms:
         self._per_address[address] = at_address + 1
         self._connections[number] = _Connection(
             number,
-            address,
+            origin,
             nonce,
             now + limits.register_seconds,
             Bucket(limits.messages_rate, limits.messages_burst, now),
@@ -138,6 +147,12 @@ class Rooms:
             connection.messages.take(cost, now) and connection.bytes.take(cost * len(raw), now)
         ):
             return self._expel(connection, "broken", now)
+        key = connection.origin.key
+        if not (
+            self._address_messages.take(key, 1, now)
+            and self._address_bytes.take(key, len(raw), now)
+        ):
+            return self._expel(connection, "busy", now)
         try:
             message = decode_from_node(raw)
         except (msgspec.MsgspecError, RecursionError):
@@ -147,6 +162,10 @@ class Rooms:
             if room is not None:
                 return self._expel(connection, "broken", now)
             return self._on_register(connection, message, now)
+        if isinstance(message, Nearby):
+            if room is not None:
+                return self._expel(connection, "broken", now)
+            return self._on_nearby(connection, message, now)
         if room is None or peer is None:
             return self._expel(connection, "broken", now)
         if isinstance(message, Relay):
@@ -165,6 +184,7 @@ class Rooms:
     def on_tick(self, now: float) -> list[Effect]:
         """Call about once a second: ends what has been idle for too long."""
         effects: list[Effect] = []
+        self._groups.forget_unused(self._is_used, now)
         for connection in list(self._connections.values()):
             if connection.room is None and now >= connection.register_by:
                 effects += self._expel(connection, "broken", now)
@@ -179,8 +199,7 @@ class Rooms:
     # Registration
 
     def _on_register(self, connection: _Connection, register: Register, now: float) -> list[Effect]:
-        may_join = self._joins.take(connection.address, now) and self._all_joins.take(1, now)
-        if not may_join:
+        if not self._may_join(connection, now):
             return self._expel(connection, "busy", now)
         if register.protocol != PROTOCOL:
             return self._expel(connection, "version", now)
@@ -219,6 +238,25 @@ class Rooms:
             effects += self._expel(self._connections[older], "replaced", now)
         effects.append(Send(connection.number, self._welcome))
         return effects + self._show(room, now)
+
+    def _may_join(self, connection: _Connection, now: float) -> bool:
+        by_address = self._joins.take(connection.origin.key, 1, now)
+        return by_address and self._all_joins.take(1, now)
+
+    def _on_nearby(self, connection: _Connection, nearby: Nearby, now: float) -> list[Effect]:
+        origin = connection.origin
+        if not self._may_join(connection, now):
+            return self._expel(connection, "busy", now)
+        if origin.group is None:
+            return [Send(connection.number, Group(None, origin.no_group))]
+        room = self._groups.room_of(origin.group, nearby.room, self._is_used, now)
+        if room is None and nearby.room is not None:
+            return self._expel(connection, "busy", now)
+        return [Send(connection.number, Group(room, "none" if room is None else ""))]
+
+    def _is_used(self, room_id: bytes) -> bool:
+        room = self._rooms.get(room_id)
+        return room is not None and room.has_member_connected()
 
     def _reconcile(self, room: Room, claim: RosterClaim, now: float) -> bool:
         """Bring a returning member's roster and the room together; False if they are at odds."""
@@ -279,11 +317,10 @@ class Rooms:
 
     def _forget(self, connection: _Connection, now: float) -> list[Effect]:
         del self._connections[connection.number]
-        left = self._per_address[connection.address] - 1
-        if left:
-            self._per_address[connection.address] = left
-        else:
-            del self._per_address[connection.address]
+        address = connection.origin.key
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
         room, peer = connection.room, connection.peer
         if room is None or peer is None or room.connected.get(peer) != connection.number:
             return []

@@ -36,14 +36,15 @@ class Buckets:
         self._size = size
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
-    def take(self, key: str, now: float) -> bool:
+    def take(self, key: str, amount: float, now: float) -> bool:
+        """Like `Bucket.take`, of the key's bucket."""
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = Bucket(self._rate, self._burst, now)
             if len(self._buckets) > self._size:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(key)
-        return bucket.take(1, now)
+        return bucket.take(amount, now)
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -299,6 +299,21 @@ def test_the_room_from_a_file(join: Callable[..., Joined], tmp_path: Path) -> No
     assert (seen.config.code, seen.config.signal) == (CODE, HTTP)
 
 
+def test_nearby_needs_no_code(join: Callable[..., Joined], bare: pytest.MonkeyPatch) -> None:
+    bare.setenv("P2PNODE_ROOM", CODE)
+    seen = join("--nearby", "--signal", HTTP)
+    assert seen.config.nearby
+    assert seen.config.code is None
+    assert not join("--signal", HTTP).config.nearby
+
+
+def test_letting_all_nearby_in_is_for_one_machine_only(join: Callable[..., Joined]) -> None:
+    for server, allowed in ((HTTP, False), ("http://127.0.0.1:1", True), ("192.168.1.5", False)):
+        config = join("--nearby", "--approve", "all", "--signal", server).config
+        with contextlib.nullcontext() if allowed else pytest.raises(errors.UsageError):
+            join_module._check_nearby(config)
+
+
 def test_home_from_the_environment(
     join: Callable[..., Joined], bare: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -316,6 +331,12 @@ def test_home_from_the_environment(
         (["join", "--room", CODE, "--room-file", "x"], errors.UsageError, "not by both"),
         (["join", "--room-file", "no-such-file"], errors.UsageError, "no-such-file"),
         (["join", "--signal", HTTP, "--room", "weak"], errors.RoomCodeError, "guessed"),
+        (["join", "--nearby", "--signal", HTTP, "--room", CODE], errors.UsageError, "one or the"),
+        (
+            ["join", "--nearby", "--approve", "all", "--signal", HTTP],
+            errors.UsageError,
+            "only at a server on this machine",
+        ),
         (["join", "--signal", HTTP, "--room", ""], errors.RoomCodeError, "empty"),
         (["join", "--signal", HTTP, "--room-file", os.devnull], errors.RoomCodeError, "empty"),
         (["join", "--signal", HTTP, "--room", f"@{HTTP}"], errors.RoomCodeError, "empty"),

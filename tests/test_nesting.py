@@ -22,6 +22,7 @@ from p2pnode.protocol.messages import Want, decode
 from p2pnode.protocol.messages import encode as encode_message
 from p2pnode.train.manifest import parse_manifest
 from signaling import messages, rooms
+from signaling.grouping import Origin
 from signaling.proof import checked_claim
 
 DEPTH = 100_000
@@ -80,7 +81,7 @@ def test_a_knock_or_a_decision(kind: str, body: bytes) -> None:
 
 def test_the_server_expels_the_sender_only() -> None:
     server = rooms.Rooms(0.0)
-    server.on_connect(1, "192.0.2.1", bytes(32), 0.0)
+    server.on_connect(1, Origin("192.0.2.1", None), bytes(32), 0.0)
     frame = with_nested(messages.encode(messages.Dismiss(bytes(32))))
     effects = server.on_frame(1, frame, 0.0)
     assert any(isinstance(effect, rooms.Close) for effect in effects)

@@ -15,8 +15,9 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -41,7 +42,9 @@ from signaling.messages import (
     Dismiss,
     FromNode,
     FromServer,
+    Group,
     IceServer,
+    Nearby,
     Publish,
     Refused,
     Register,
@@ -54,6 +57,8 @@ from signaling.messages import (
     encode,
     registration_parts,
 )
+
+T = TypeVar("T")
 
 ANSWER = 10.0
 """Seconds for the server to connect and to answer each step of the registration."""
@@ -96,15 +101,18 @@ class SignalingClient:
         room: bytes,
         *,
         guest: bool = False,
+        nearby: bool = False,
         rng: random.Random | None = None,
     ) -> None:
         """`url` from `server_url`; `room`: 32 bytes from the code; `guest`: never found a room;
+        `nearby`: while this node is host, nodes behind its public address are told of the room;
         `rng` spreads reconnections."""
         self._url = url
         self._identity = identity
         self._room = room
         self._rng = rng or random.Random()
         self._guest = guest
+        self._nearby = nearby
         self._roster: bytes | None = None
         self._role: Role | None = None
         self._events: asyncio.Queue[Event | Exception] = asyncio.Queue(_EVENTS)
@@ -253,38 +261,18 @@ class SignalingClient:
         self, session: aiohttp.ClientSession
     ) -> tuple[aiohttp.ClientWebSocketResponse, Welcome]:
         """Connect and register once."""
+        socket = await _connect(session, self._url)
         try:
-            async with asyncio.timeout(ANSWER):
-                socket = await session.ws_connect(
-                    self._url,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE),
-                    heartbeat=HEARTBEAT,
-                    max_msg_size=MESSAGE_BYTES,
-                    compress=0,
-                )
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise ServerUnreachableError(explain(self._url, error)) from None
-        try:
-            async with asyncio.timeout(ANSWER):
-                welcome = await self._register(socket)
-        except TimeoutError:
-            await socket.close()
-            raise ServerUnreachableError(
-                f"The signaling server at {self._url} accepts connections but does not answer."
-            ) from None
+            return socket, await _in_time(self._url, self._register(socket))
         except BaseException:
             await socket.close()
             raise
-        return socket, welcome
 
     async def _register(self, socket: aiohttp.ClientWebSocketResponse) -> Welcome:
-        challenge = await _receive(socket)
-        if isinstance(challenge, Refused):
-            raise _refusal(challenge)
-        if not isinstance(challenge, Challenge):
-            raise ServerUnreachableError(f"The server at {self._url} does not greet as it should.")
-        if challenge.protocol != PROTOCOL:
-            raise _version_error(challenge.protocol)
+        challenge = await _challenge(socket, self._url)
+        if self._nearby and self._role in (None, "host"):
+            # Whatever the answer: the room is there for those who have the code.
+            await _ask_group(socket, self._url, self._room)
         parts = registration_parts(challenge.nonce, self._room)
         register = Register(
             protocol=PROTOCOL,
@@ -304,6 +292,71 @@ class SignalingClient:
         if not isinstance(answer, Welcome):
             raise ServerUnreachableError(f"The server at {self._url} does not answer as it should.")
         return answer
+
+
+async def find_group(url: URL, proposed: bytes | None) -> Group:
+    """Ask the server which room nodes behind this node's public address meet in. If they have
+    none, it is `proposed` for a short while, or none. Raises like `SignalingClient`."""
+    async with aiohttp.ClientSession() as session:
+        socket = await _connect(session, url)
+
+        async def ask() -> Group:
+            await _challenge(socket, url)
+            return await _ask_group(socket, url, proposed)
+
+        try:
+            return await _in_time(url, ask())
+        finally:
+            await socket.close()
+
+
+async def _connect(session: aiohttp.ClientSession, url: URL) -> aiohttp.ClientWebSocketResponse:
+    try:
+        async with asyncio.timeout(ANSWER):
+            return await session.ws_connect(
+                url,
+                timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE),
+                heartbeat=HEARTBEAT,
+                max_msg_size=MESSAGE_BYTES,
+                compress=0,
+            )
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise ServerUnreachableError(explain(url, error)) from None
+
+
+async def _in_time(url: URL, exchange: Coroutine[Any, Any, T]) -> T:
+    try:
+        async with asyncio.timeout(ANSWER):
+            return await exchange
+    except TimeoutError:
+        raise ServerUnreachableError(
+            f"The signaling server at {url} accepts connections but does not answer."
+        ) from None
+
+
+async def _challenge(socket: aiohttp.ClientWebSocketResponse, url: URL) -> Challenge:
+    """The server's greeting."""
+    challenge = await _receive(socket)
+    if isinstance(challenge, Refused):
+        raise _refusal(challenge)
+    if not isinstance(challenge, Challenge):
+        raise ServerUnreachableError(f"The server at {url} does not greet as it should.")
+    if challenge.protocol != PROTOCOL:
+        raise _version_error(challenge.protocol)
+    return challenge
+
+
+async def _ask_group(
+    socket: aiohttp.ClientWebSocketResponse, url: URL, proposed: bytes | None
+) -> Group:
+    with contextlib.suppress(OSError, aiohttp.ClientError):
+        await socket.send_bytes(encode(Nearby(proposed)))
+    answer = await _receive(socket)
+    if isinstance(answer, Refused):
+        raise _refusal(answer)
+    if not isinstance(answer, Group):
+        raise ServerUnreachableError(f"The server at {url} does not answer as it should.")
+    return answer
 
 
 async def _receive(socket: aiohttp.ClientWebSocketResponse) -> FromServer:

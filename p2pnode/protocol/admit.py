@@ -19,7 +19,14 @@ from typing import Literal
 
 import msgspec
 
-from p2pnode.errors import P2PNodeError, PeerError, RefusedError, UsageError, VersionMismatchError
+from p2pnode.errors import (
+    P2PNodeError,
+    PeerError,
+    RefusedError,
+    RoomCodeError,
+    UsageError,
+    VersionMismatchError,
+)
 from p2pnode.protocol.admit_effects import (
     Decided,
     DismissPeer,
@@ -27,6 +34,7 @@ from p2pnode.protocol.admit_effects import (
     Knocked,
     KnockGone,
     Note,
+    Paired,
     Publish,
     Refused,
     RosterChanged,
@@ -62,6 +70,10 @@ PATIENCE = 2.0
 """Seconds a member waits for a roster it has heard of before it asks."""
 QUIET = 5.0
 """Seconds between two notes about bad envelopes: whoever sends them shall not fill the log."""
+_OWN_GROUP = (
+    "The group here was opened by this very node, which has been started anew without its room "
+    "code. Start it with --room and the code that it printed then."
+)
 _REMOVED = "The host removed this node from the room."
 
 
@@ -72,7 +84,7 @@ class Admission:
         self,
         identity: Identity,
         room: bytes,
-        secret: bytes,
+        secret: bytes | None,
         *,
         name: str,
         approve: Literal["ask", "known", "all"],
@@ -80,10 +92,12 @@ class Admission:
         saved: Roster | None = None,
         known: Set[PeerId] = frozenset(),
         blocked: Set[PeerId] = frozenset(),
+        nearby: bool = False,
     ) -> None:
         """`room` and `secret` (32 bytes each) come from the code; `random` from `secrets`.
         `saved`: the newest roster that this node held before it was restarted. `known`: who needs
-        no question under `known`; `blocked`: who is turned away whatever `approve` says."""
+        no question under `known`; `blocked`: who is turned away whatever `approve` says.
+        `nearby`: as host, let those without the code knock too. `secret` None: knock like that."""
         self._me = identity
         self._room = room
         self._post = Post(identity, room, secret, random)
@@ -91,6 +105,7 @@ class Admission:
         self._approve = approve
         self._known_devices = set(known)
         self._blocked = set(blocked)
+        self._nearby = nearby
         self._view: View | None = None
         self._standing: Standing | None = None
         self._list = WaitingList()
@@ -111,6 +126,10 @@ class Admission:
         """Peers that wait for this host's decision, with their names, in order of arrival."""
         return self._list.names()
 
+    def words(self, peer: PeerId) -> str:
+        """Words that a waiting peer's terminal must show; empty for one that has the code."""
+        return self._list.words(peer)
+
     # Events
 
     def start(self) -> list[Effect]:
@@ -125,6 +144,8 @@ class Admission:
     def on_view(self, view: View, now: float) -> list[Effect]:
         """The server shows the room: after each registration and whenever it changes."""
         self._view = view
+        if self._post.secret is None and (view.role == "host" or self.is_host):
+            return self._leave(RoomCodeError(_OWN_GROUP))
         effects: list[Effect] = [KnockGone(peer) for peer in self._list.keep_only(view.waiting)]
         if view.role == "host":
             effects += self._as_host(view, now)
@@ -140,7 +161,7 @@ class Admission:
             )
         elif view.role == "waiting":
             effects += self._ask_to_enter(now)
-        elif self.roster is None or view.epoch > self.roster.epoch:
+        elif self._is_behind(view):
             soon = now + PATIENCE  # mostly it is on its way
             self._retry_at = soon if self._retry_at is None else min(self._retry_at, soon)
         return effects + self._note_standing()
@@ -152,7 +173,11 @@ class Admission:
         if not self._known(sender):
             return self._complain(f"An envelope of a stranger ({short_id(sender)}) came.", now)
         try:
-            opened, effects = self._post.receive(sender, sealed)
+            may_pair = self._nearby and self.is_host
+            known = self._post.words(sender)
+            opened, effects = self._post.receive(sender, sealed, pairs_as_host=may_pair)
+            if self._post.secret is None and (words := self._post.words(sender)) != known:
+                effects += [Paired(sender, words), *self._ask_to_enter(now)]
             if opened is not None:
                 effects += self._on_opened(opened)
         except PeerError as error:
@@ -179,7 +204,7 @@ class Admission:
                 effects += self._new_epoch(members, view.epoch + 1)
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
-            effects += self._ask_to_enter(now)
+            effects += self._ask_to_enter(now, again=True)
         return effects + self._note_standing()
 
     def next_deadline(self) -> float | None:
@@ -249,20 +274,29 @@ class Admission:
             return self._new_epoch((self._self_member(),), 1)
         return [Publish(roster.signed)] if view.epoch < roster.epoch else []
 
-    def _ask_to_enter(self, now: float) -> list[Effect]:
-        """Knock at the host, or, as a member without the newest roster, ask any other."""
+    def _ask_to_enter(self, now: float, *, again: bool = False) -> list[Effect]:
+        """Knock at the host, or, as a member without the newest roster, ask any other.
+        `again`: the last time was not answered."""
         view = self._view
         if view is None or self.is_host or self.refused:
             return []
-        behind = self.roster is None or view.role == "waiting" or view.epoch > self.roster.epoch
-        if not behind:
+        if view.role != "waiting" and not self._is_behind(view):
             return []
         self._retry_at = now + RETRY
         if view.host is not None and (self.roster is None or view.host == self.roster.host):
+            if self._post.secret is None and (
+                not self._post.words(view.host) or (again and not self._post.is_paired(view.host))
+            ):
+                return self._post.pair(view.host)
             knock = Knock(NODE_PROTOCOL, self._name, self._me.relay_key)
             return self._post.send(view.host, KNOCK, encode(knock))
         others = [peer for peer in view.members if peer != self._me.peer_id]
         return self._post.send(others[0], ASK, b"") if others else []
+
+    def _is_behind(self, view: View) -> bool:
+        """Whether a member lacks the newest roster or the room's secret."""
+        roster = self.roster
+        return roster is None or view.epoch > roster.epoch or self._post.secret is None
 
     def _on_opened(self, opened: Opened) -> list[Effect]:
         sender, roster = opened.sender, self.roster
@@ -305,13 +339,16 @@ class Admission:
             return self._let_in(member, roster)
         if has_place and self._approve == "known" and peer in self._known_devices:
             return [self._know(member), *self._let_in(member, roster)]
-        return [Knocked(peer, member.name)] if self._list.add(member) else []
+        words = self._post.words(peer) if self._post.is_paired(peer) else ""
+        return [Knocked(peer, member.name, words)] if self._list.add(member, words) else []
 
     def _on_decision(self, sender: PeerId, decision: Decision) -> list[Effect]:
         host = self.roster.host if self.roster else self._view.host if self._view else None
         if sender != host:
             raise PeerError(f"{short_id(sender)} decides but is not the host; it was ignored.")
         if decision.verdict == "yes":
+            if self._post.secret is None and len(decision.secret) == 32:
+                self._post.secret = decision.secret
             return self._take_roster(open_roster(decision.roster, self._room), sender)
         if decision.verdict == "later":
             why = "The room is full" if decision.reason == "full" else "The host has seen you"
@@ -403,6 +440,9 @@ class Admission:
         )
 
     def _decide(self, peer: PeerId, decision: Decision) -> Effect:
+        secret = self._post.secret
+        if decision.verdict == "yes" and secret is not None and self._post.is_paired(peer):
+            decision = msgspec.structs.replace(decision, secret=secret)
         return self._post.send(peer, DECISION, encode(decision))[0]
 
     def _complain(self, text: str, now: float) -> list[Effect]:

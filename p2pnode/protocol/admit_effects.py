@@ -39,6 +39,16 @@ class Knocked(msgspec.Struct, frozen=True):
 
     peer: PeerId
     name: str
+    words: str = ""
+    """It came without the room's code: its terminal must show these words too."""
+
+
+class Paired(msgspec.Struct, frozen=True):
+    """This node, without a code, has a secret with the host, whose terminal must show these words
+    beside this node's name."""
+
+    peer: PeerId
+    words: str
 
 
 class KnockGone(msgspec.Struct, frozen=True):
@@ -97,6 +107,7 @@ Effect = (
     | Knocked
     | KnockGone
     | Decided
+    | Paired
     | RosterChanged
     | Standing
     | Signal

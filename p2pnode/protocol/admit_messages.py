@@ -40,6 +40,8 @@ class Decision(msgspec.Struct, frozen=True):
     reason: Annotated[str, Meta(max_length=32)] = ""
     """With a no: `version`, `removed` or empty; with a later: `full` or empty."""
     roster: Annotated[bytes, Meta(max_length=BODY_BYTES)] = b""
+    secret: Annotated[bytes, Meta(max_length=32)] = b""
+    """With a yes, for one who came without a code: the room's secret."""
 
 
 _knocks = msgspec.msgpack.Decoder(Knock)

@@ -36,10 +36,11 @@ _LABEL = b"p2pnode/1 room code"
 
 @dataclass(frozen=True)
 class RoomKeys:
-    """What a code stands for: `room` (32 bytes) is told to the server, `secret` to nobody."""
+    """What a code stands for: `room` (32 bytes) is told to the server, `secret` to nobody.
+    `secret` is None where there was no code and the host is yet to tell it."""
 
     room: bytes
-    secret: bytes = field(repr=False)
+    secret: bytes | None = field(repr=False)
 
 
 @dataclass(frozen=True)

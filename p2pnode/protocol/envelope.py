@@ -5,9 +5,10 @@ May import: errors, identity, and `signaling.messages` for sizes. Sans-IO.
 An envelope protects against three parties. The server has no room secret: it can neither read nor
 make one. A stranger who knows the room code has the secret, but not the key of another node: the
 inside is signed, and the signature covers sender, recipient, room, kind and body, hence also the
-DTLS fingerprint inside an offer. And whoever carries envelopes may keep and repeat them: both
-sides choose a nonce for the conversation, every envelope echoes the other side's, and a counter
-orders what one conversation says.
+DTLS fingerprint inside an offer; it covers the secret too, so that what was sealed under one
+secret cannot be resealed under another. And whoever carries envelopes may keep and repeat them:
+both sides choose a nonce for the conversation, every envelope echoes the other side's, and a
+counter orders what one conversation says.
 
 Layout: version (1 byte), salt (32), AES-256-GCM ciphertext. The key is HKDF-SHA256(secret, salt)
 and used for this one envelope, so the GCM nonce is constant. Version, room, sender and recipient
@@ -16,6 +17,7 @@ are associated data; the server states sender and recipient beside the envelope.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable
 from typing import Annotated
@@ -82,10 +84,12 @@ class Channel:
     def __init__(
         self, identity: Identity, room: bytes, secret: bytes, peer: PeerId, random: Random
     ) -> None:
-        """`room` and `secret`: 32 bytes each, from the room code (`code.RoomKeys`)."""
+        """`room` and `secret`: 32 bytes each, from the room code (`code.RoomKeys`), or the
+        secret of a pair (`pairing`)."""
         self._identity = identity
         self._room = room
         self._secret = secret
+        self._binding = hashlib.sha256(b"p2pnode/1 binding" + secret).digest()
         self._peer = peer
         self._random = random
         self._nonce = random(32)
@@ -94,6 +98,11 @@ class Channel:
         self._their_counter = -1
         self._past: set[bytes] = set()
         self._unseen: deque[tuple[str, bytes]] = deque(maxlen=_UNSEEN)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the peer has answered in this conversation."""
+        return self._their_nonce is not None
 
     def send(self, kind: str, body: bytes) -> list[bytes]:
         """Seal one message, or, while the peer's nonce is unknown, keep it and ask for that."""
@@ -147,6 +156,7 @@ class Channel:
     def _signed(self, recipient: PeerId, inside: _Inside) -> tuple[bytes, ...]:
         return (
             self._room,
+            self._binding,
             recipient,
             inside.nonce,
             inside.echo,

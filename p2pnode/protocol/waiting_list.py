@@ -21,15 +21,22 @@ class WaitingList:
 
     def __init__(self) -> None:
         self._waiting: dict[PeerId, Member] = {}
+        self._words: dict[PeerId, str] = {}
         self._dismissed: dict[PeerId, None] = {}
 
     def names(self) -> dict[PeerId, str]:
         return {peer: member.name for peer, member in self._waiting.items()}
 
-    def add(self, member: Member) -> bool:
-        """Note who wants in; whether it is new here. The caller has checked `is_full`."""
-        is_new = member.id not in self._waiting
+    def words(self, peer: PeerId) -> str:
+        """What the owner is to compare before it lets this peer in; empty: nothing."""
+        return self._words.get(peer, "")
+
+    def add(self, member: Member, words: str) -> bool:
+        """Note who wants in; whether it is new here, or comes with other words to compare. The
+        caller has checked `is_full`."""
+        is_new = member.id not in self._waiting or self._words[member.id] != words
         self._waiting[member.id] = member
+        self._words[member.id] = words
         return is_new
 
     def is_full_for(self, peer: PeerId) -> bool:
@@ -45,14 +52,14 @@ class WaitingList:
     def remove(self, peer: PeerId) -> Member:
         """The peer has been decided on. Raises UsageError if it does not wait."""
         member = self.get(peer)
-        del self._waiting[peer]
+        del self._waiting[peer], self._words[peer]
         return member
 
     def keep_only(self, present: Container[PeerId]) -> list[PeerId]:
         """Drop those who have left; returns them."""
         gone = [peer for peer in self._waiting if peer not in present]
         for peer in gone:
-            del self._waiting[peer]
+            del self._waiting[peer], self._words[peer]
         return gone
 
     def dismiss(self, peer: PeerId) -> None:

@@ -45,6 +45,15 @@ class Knock(Event, frozen=True):
 
     peer: str
     name: str
+    words: str = ""
+    """It has no room code: let it in only if its own terminal shows these words."""
+
+
+class Compare(Event, frozen=True):
+    """This machine asks to join without a code; the host's terminal must show these words."""
+
+    host: str
+    words: str
 
 
 class Joined(Event, frozen=True):
@@ -132,6 +141,7 @@ AnyEvent = (
     | Invite
     | Waiting
     | Knock
+    | Compare
     | Joined
     | Left
     | RunStarted
@@ -187,8 +197,19 @@ def sentence(event: Event) -> str | None:
             )
         case Waiting():
             return "Waiting for the host to approve this machine."
-        case Knock():
+        case Knock(words=""):
             return f"{event.name} ({event.peer}) asks to join."
+        case Knock():
+            return (
+                f"{event.name} ({event.peer}) asks to join without a code; let it in only if its "
+                f"terminal shows: {event.words}"
+            )
+        case Compare():
+            return (
+                f"Words to compare: {event.words}\n"
+                f"The host ({event.host}) must see the same ones beside this machine's name. If "
+                "it does not, somebody is in between: type quit, and use a room code."
+            )
         case Joined():
             return f"{event.name} ({event.peer}) is connected; {event.connected} with you."
         case Left():

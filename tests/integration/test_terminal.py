@@ -203,6 +203,62 @@ def test_kick_and_stop(terminals: list[Terminal], tmp_path: Path) -> None:
     assert len(hashes) == 1
 
 
+def test_nearby_with_words_to_compare(terminals: list[Terminal], tmp_path: Path) -> None:
+    server = Terminal(
+        *("signaling", "serve", "--host", "127.0.0.1", "--port", "0", "--group-private")
+    )
+    terminals.append(server)
+    server.sees("warning: --group-private")
+    url = server.sees(r"http://127\.0\.0\.1:\d+")
+
+    def join(name: str, *more: str) -> Terminal:
+        terminal = Terminal(
+            *("p2pnode", "join", "--nearby", "--signal", url, "--name", name),
+            *("--home", str(tmp_path / name), "--out", str(tmp_path / f"{name}-out"), *more),
+        )
+        terminals.append(terminal)
+        return terminal
+
+    host = join("alice", "--preset", "nano", "--steps", "5")
+    host.sees("You are the host")
+    host.sees("join --nearby --guest --signal")
+    for name in ("bob", "carol"):
+        guest = join(name, "--guest")
+        words = guest.sees(r"Words to compare: [a-z]+( [a-z]+){5}").split(": ")[1]
+        host.sees(rf"Let {name} \([a-z2-7-]{{9}}\) in\? Only if its terminal shows: {words}\.")
+        host.types("y")
+        host.sees(f"{name} .* is connected")
+    host.types("start")
+    hashes = set()
+    for terminal in terminals[1:]:
+        terminal.sees("Finished at step 5")
+        hashes.add(terminal.sees(r"hash [0-9a-f]{64}"))
+        assert terminal.ends() == 0
+    assert len(hashes) == 1
+
+
+def test_nearby_on_one_machine_may_let_all_in(terminals: list[Terminal], tmp_path: Path) -> None:
+    run = ("--preset", "nano", "--steps", "3", "--start-when", "2", "--approve", "all")
+    host = Terminal(
+        *("p2pnode", "join", "--nearby", "--serve", "--bind", "127.0.0.1", "--port", "0", *run),
+        *("--home", str(tmp_path / "a"), "--out", str(tmp_path / "o")),
+    )
+    terminals.append(host)
+    host.sees("warning: whoever reaches this server")
+    url = host.sees(r"--nearby --guest --signal \S+").split()[-1]
+    guest = Terminal(
+        *("p2pnode", "join", "--nearby", "--signal", url, "--home", str(tmp_path / "b")),
+        *("--out", str(tmp_path / "p")),
+    )
+    terminals.append(guest)
+    guest.sees("Words to compare")
+    hashes = set()
+    for terminal in terminals:
+        hashes.add(terminal.sees(r"hash [0-9a-f]{64}"))
+        assert terminal.ends() == 0
+    assert len(hashes) == 1
+
+
 @pytest.mark.parametrize("how", ["quit", "interrupt", "terminate", "hang up"])
 def test_leaving_with_a_question_open(how: str, terminals: list[Terminal], tmp_path: Path) -> None:
     host = Terminal(

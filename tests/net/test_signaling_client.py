@@ -1,6 +1,7 @@
 """The signaling client: real servers, restarted servers, and things that are no servers."""
 
 import asyncio
+import contextlib
 import random
 import secrets
 import socket
@@ -19,13 +20,14 @@ from p2pnode.errors import (
     VersionMismatchError,
 )
 from p2pnode.net import signaling_client
+from p2pnode.net.nearby import find_nearby
 from p2pnode.net.signaling_client import Offline, Registered, SignalingClient
 from p2pnode.net.signaling_url import server_url
 from p2pnode.protocol import admit
 from p2pnode.protocol import admit_effects as effects
 from p2pnode.protocol.admit import Admission
 from p2pnode.protocol.identity import Identity
-from signaling.app import SignalingServer
+from signaling.app import SignalingServer, tls_context
 from signaling.messages import (
     PROTOCOL,
     Challenge,
@@ -37,6 +39,7 @@ from signaling.messages import (
     decode_from_node,
     encode,
 )
+from tests.signaling.peers import self_signed
 
 ROOM, SECRET = b"r" * 32, b"s" * 32
 SOON = 30.0
@@ -647,3 +650,62 @@ async def test_server_that_misbehaves_later_is_left_and_tried_again():
         for _ in range(2):
             offline = await next_of(client, Offline)
             assert "not a signaling message" in offline.reason
+
+
+# Groups by public address
+
+
+async def test_second_node_nearby_finds_the_room_of_the_first():
+    async with SignalingServer("127.0.0.1", 0, group_private=True) as server:
+        url = server_url(server.url)
+        with pytest.raises(RoomCodeError, match="opened a group"):
+            await find_nearby(url, ROOM, guest=True)
+        assert await find_nearby(url, ROOM, guest=False) == ROOM
+        assert await find_nearby(url, b"x" * 32, guest=False) == ROOM
+        assert await find_nearby(url, b"x" * 32, guest=True) == ROOM
+
+
+async def test_private_addresses_do_not_meet_and_the_sentence_says_what_to_do():
+    async with SignalingServer("127.0.0.1", 0) as server:
+        with pytest.raises(RoomCodeError, match=r"private address.*Use a room code"):
+            await find_nearby(server_url(server.url), ROOM, guest=False)
+
+
+async def test_nearby_without_a_server_is_unreachable():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(ServerUnreachableError):
+        await find_nearby(server_url(f"127.0.0.1:{port}"), ROOM, guest=False)
+
+
+async def test_host_opens_its_group_again_at_a_restarted_server():
+    identity = Identity.ephemeral()
+    async with contextlib.AsyncExitStack() as stack:
+        async with SignalingServer("127.0.0.1", 0, group_private=True) as server:
+            url = server_url(server.url)
+            client = SignalingClient(url, identity, ROOM, nearby=True, rng=random.Random(1))
+            await stack.enter_async_context(client)
+            assert (await next_of(client, View)).role == "host"
+        async with SignalingServer("127.0.0.1", server.port, group_private=True):
+            await next_of(client, View)
+            assert await find_nearby(url, b"x" * 32, guest=False) == ROOM
+
+
+async def test_members_do_not_open_groups_and_need_none():
+    async with SignalingServer("127.0.0.1", 0) as server:  # no groups here at all
+        async with SignalingClient(
+            server_url(server.url), Identity.ephemeral(), ROOM, nearby=True
+        ) as client:
+            assert (await next_of(client, View)).role == "host", "the room is open all the same"
+        async with SignalingServer("127.0.0.1", 0, group_private=True) as other:
+            client = SignalingClient(server_url(other.url), Identity.ephemeral(), ROOM, nearby=True)
+            client._role = "member"
+            with pytest.raises(RoomCodeError):
+                await client.__aenter__()
+            assert await find_nearby(server_url(other.url), b"x" * 32, guest=False) == b"x" * 32
+
+
+async def test_self_signed_server_is_a_sentence(tmp_path):
+    async with SignalingServer("127.0.0.1", 0, tls=tls_context(*self_signed(tmp_path))) as server:
+        with pytest.raises(ServerUnreachableError, match=r"certificate .* is not valid"):
+            await SignalingClient(server_url(server.url), Identity.ephemeral(), ROOM).__aenter__()

@@ -9,6 +9,7 @@ from p2pnode.protocol import admit_effects as effects
 from p2pnode.protocol.admit import Admission
 from p2pnode.protocol.identity import Identity
 from signaling import rooms
+from signaling.grouping import Origin
 from signaling.messages import (
     PROTOCOL,
     Dismiss,
@@ -86,7 +87,7 @@ class World:
         node.server_refusal = None
         self.online[number] = node
         nonce = secrets.token_bytes(32)
-        self.server.on_connect(number, "192.0.2.1", nonce, self.now)
+        self.server.on_connect(number, Origin("198.51.100.1", None), nonce, self.now)
         register = Register(
             PROTOCOL,
             ROOM,

@@ -1,10 +1,13 @@
 """`python -m signaling serve` as a process."""
 
+import contextlib
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 
@@ -13,6 +16,8 @@ from aiohttp import ClientSession, WSCloseCode, WSMsgType
 
 import signaling
 from signaling import cli
+from signaling.messages import Group, Nearby, decode_from_server, encode
+from tests.signaling.peers import self_signed
 
 SOON = 20.0
 
@@ -27,16 +32,22 @@ def run(*arguments):
     )
 
 
+@contextlib.contextmanager
+def serving(*arguments):
+    serve = (sys.executable, "-m", "signaling", "serve", "--host", "127.0.0.1", "--port", "0")
+    with subprocess.Popen(
+        [*serve, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
 @pytest.fixture
 def process():
-    with subprocess.Popen(
-        [sys.executable, "-m", "signaling", "serve", "--host", "127.0.0.1", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as started:
+    with serving() as started:
         yield started
-        started.kill()
 
 
 def port_of(process):
@@ -62,6 +73,58 @@ async def test_signal_ends_it_cleanly_with_nodes_connected(process, stop):
     assert process.returncode == 0
     assert err == ""
     assert out == "Stopping.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tls-cert", "a.pem"], "go together"),
+        (["--trusted-proxy", "10.0.0.1/8"], "no address range"),
+    ],
+)
+def test_flags_that_make_no_sense(arguments, said, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["serve", *arguments])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_certificate_of_no_use_is_a_sentence(tmp_path, capsys):
+    missing = str(tmp_path / "missing.pem")
+    assert cli.main(["serve", "--tls-cert", missing, "--tls-key", missing]) == 2
+    assert capsys.readouterr().err == f"Cannot read {missing} (No such file or directory).\n"
+
+
+async def test_tls_proxies_and_private_groups_reach_the_server(tmp_path):
+    chain, key = self_signed(tmp_path)
+    with serving(
+        *("--tls-cert", str(chain), "--tls-key", str(key), "--group-private"),
+        *("--trusted-proxy", "127.0.0.1", "--trusted-proxy", "fd00::/8"),
+    ) as process:
+        process.stdout.readline()
+        assert "warning: --group-private" in process.stdout.readline()
+        url = re.search(r"https://127.0.0.1:\d+", process.stdout.readline())[0]
+        trusting = ssl.create_default_context(cafile=str(chain))
+        headers = {"X-Forwarded-For": "192.168.1.5, fd00::1"}
+        async with ClientSession(headers=headers) as http:
+            ws = await http.ws_connect(f"{url}/ws", ssl=trusting)
+            await ws.receive(SOON)
+            await ws.send_bytes(encode(Nearby(b"r" * 32)))
+            answer = decode_from_server((await ws.receive(SOON)).data)
+            assert answer == Group(b"r" * 32)
+
+
+@pytest.mark.parametrize("hard", [4096, None])
+def test_server_may_open_as_many_files_as_the_system_lets_it(hard, monkeypatch):
+    hard = resource.RLIM_INFINITY if hard is None else hard
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    cli._allow_many_files()
+    assert asked == [(4096 if hard == 4096 else cli._FILES, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2**20, 2**20))
+    cli._allow_many_files()
+    assert len(asked) == 1, "never fewer than there are"
 
 
 def test_taken_port_is_a_sentence_and_an_exit_code():

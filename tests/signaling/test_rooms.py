@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pnode.protocol.identity import Identity
+from signaling.grouping import Origin
 from signaling.limits import LIMITS
 from signaling.messages import (
     PROTOCOL,
@@ -45,10 +46,10 @@ class Server:
                 self.closed.add(effect.connection)
                 self.do(self.rooms.on_disconnect(effect.connection, self.now))
 
-    def open(self, address="192.0.2.1"):
+    def open(self, address="192.0.2.1", group=None):
         self.count += 1
         nonce = bytes([self.count % 256]) * 32
-        self.do(self.rooms.on_connect(self.count, address, nonce, self.now))
+        self.do(self.rooms.on_connect(self.count, Origin(address, group), nonce, self.now))
         return self.count, nonce
 
     def say(self, number, message):
@@ -429,6 +430,40 @@ def test_bytes_per_second_are_capped():
     assert h not in server.closed
     server.say(h, Relay(b"x" * 32, bytes(60_000)))
     assert server.refusal(h) == "broken"
+
+
+@pytest.mark.parametrize(
+    ("limits", "size"),
+    [
+        ({"address_messages_burst": 10.0, "address_messages_rate": 1.0}, 0),
+        ({"address_bytes_burst": 100_000.0, "address_bytes_rate": 1.0}, 30_000),
+    ],
+)
+def test_connections_of_one_address_share_a_bound(limits, size):
+    server = Server(**limits)
+    numbers = [server.join(Identity.ephemeral(), room=bytes([n]) * 32) for n in range(4)]
+    elsewhere = server.join(Identity.ephemeral(), "192.0.2.9", room=b"e" * 32)
+    for number in numbers * 2:
+        server.say(number, Relay(b"x" * 32, bytes(size)))
+    assert server.refusal(numbers[3]) == "busy", "its own bounds were not reached"
+    server.say(elsewhere, Relay(b"x" * 32, bytes(size)))
+    assert server.refusal(elsewhere) is None
+
+
+def test_ten_thousand_guesses_get_one_kind_of_answer_and_soon_none():
+    """From one address and from fifty: what is bound is the number of tries, and a full room, a
+    room that exists and one that does not look the same to a guest."""
+    server = Server(waiting=0, messages_burst=1e9, address_messages_burst=1e9)
+    server.join(Identity.ephemeral(), "192.0.2.1", room=b"full" * 8)
+    answers = {}
+    guesser = Identity.ephemeral()
+    for n in range(10_000):
+        room = b"full" * 8 if n % 100 == 0 else n.to_bytes(32, "big")
+        address = "198.51.100.1" if n < 5_000 else f"203.0.113.{n % 50}"
+        reason = server.refusal(server.join(guesser, address, room=room, want="guest"))
+        answers[reason] = answers.get(reason, 0) + 1
+    assert set(answers) == {"unavailable", "busy"}
+    assert answers["unavailable"] <= LIMITS.all_joins_burst
 
 
 def test_those_who_wait_may_say_less():

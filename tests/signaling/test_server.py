@@ -2,20 +2,28 @@
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import socket
+import ssl
 
 import aiohttp
 import pytest
+from aiohttp import web
+from cryptography.hazmat.primitives import serialization
+from multidict import CIMultiDict
 
 from p2pnode.protocol.identity import Identity
 from signaling import app as app_module
-from signaling.app import BindError, SignalingServer
+from signaling.app import BindError, CertificateError, SignalingServer, tls_context
+from signaling.grouping import parse_network
 from signaling.limits import LIMITS
 from signaling.messages import (
     MESSAGE_BYTES,
     Challenge,
+    Group,
     IceServer,
+    Nearby,
     Publish,
     Relay,
     Relayed,
@@ -25,7 +33,7 @@ from signaling.messages import (
     encode,
 )
 from signaling.outgoing import Outgoing
-from tests.signaling.peers import register, roster
+from tests.signaling.peers import register, roster, self_signed
 
 SOON = 30.0
 """Seconds after which a test gives up; nothing here takes one on an idle machine."""
@@ -127,6 +135,21 @@ async def test_text_and_garbage_end_the_connection(http, server):
     assert await closed(ws) == aiohttp.WSCloseCode.POLICY_VIOLATION
 
 
+async def test_nothing_of_a_closed_connection_stays_in_memory(http, server):
+    """A flood of connections must not pile up behind timers of aiohttp."""
+    gc.collect()
+    before = sum(isinstance(thing, web.WebSocketResponse) for thing in gc.get_objects())
+    for _ in range(20):
+        ws = await http.ws_connect(f"{server.url}/ws")
+        await ws.send_bytes(b"junk")
+        assert await closed(ws) == aiohttp.WSCloseCode.POLICY_VIOLATION
+    await until(lambda: not server._sockets)
+    await asyncio.sleep(0.1)
+    gc.collect()
+    after = sum(isinstance(thing, web.WebSocketResponse) for thing in gc.get_objects())
+    assert after - before <= 1
+
+
 async def test_broken_connections_are_noticed(http, server):
     host, guest = Identity.ephemeral(), Identity.ephemeral()
     h = await join(http, server, host)
@@ -189,8 +212,9 @@ async def test_taken_port_is_a_sentence(server):
 
 async def test_taken_udp_port_is_a_sentence():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        udp.bind(("127.0.0.1", 0))
-        port = udp.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as tcp:  # a port that is free for TCP
+            port = tcp.getsockname()[1]
+        udp.bind(("127.0.0.1", port))
         with pytest.raises(BindError, match=f"port {port} .UDP"):
             await SignalingServer("127.0.0.1", port).start()
         with socket.create_server(("127.0.0.1", port)):
@@ -340,6 +364,136 @@ async def test_member_that_does_not_read_loses_envelopes_and_harms_nobody(http):
             assert not h.closed
             ws._response.connection.transport.abort()
             await receive_until(h, lambda m: isinstance(m, View) and len(m.members) == 1)
+
+
+# Addresses, as real requests bring them
+
+
+LOOPBACK = (parse_network("127.0.0.0/8"),)
+ROOM_A, ROOM_B = b"a" * 32, b"b" * 32
+
+
+async def group_of(http, server, room, *headers):
+    """What a node with these headers is told, and the origin that the server noted."""
+    ws = await http.ws_connect(f"{server.url}/ws", headers=CIMultiDict(headers))
+    assert isinstance(await receive(ws), Challenge)
+    await ws.send_bytes(encode(Nearby(room)))
+    answer = await receive(ws)
+    origin = next(iter(server._rooms._connections.values())).origin
+    await ws.close()
+    await until(lambda: server._rooms.connections == 0)
+    return answer, origin.key
+
+
+async def test_headers_of_strangers_change_nothing(http, server):
+    for headers in (
+        [("X-Forwarded-For", "8.8.4.4")],
+        [("X-Forwarded-For", "1.1.1.1, 8.8.4.4"), ("X-Forwarded-For", "8.8.4.4")],
+        [("Forwarded", "for=8.8.4.4")],
+    ):
+        assert await group_of(http, server, ROOM_A, *headers) == (Group(None, "proxy"), "127.0.0.1")
+    assert await group_of(http, server, ROOM_A) == (Group(None, "private"), "127.0.0.1")
+
+
+async def test_households_behind_a_named_proxy(http):
+    async with SignalingServer("127.0.0.1", 0, proxies=LOOPBACK) as server:
+        for room, value, group, key in (
+            (ROOM_A, "9.9.9.9, 2a00:1450:1:2::a", ROOM_A, "2a00:1450:1:2::/64"),
+            (ROOM_B, "[2a00:1450:1:2::b]:99", ROOM_A, "2a00:1450:1:2::/64"),
+            (ROOM_B, "2a00:1450:1:3::a, 127.0.0.1", ROOM_B, "2a00:1450:1:3::/64"),
+        ):
+            found = await group_of(http, server, room, ("X-Forwarded-For", value))
+            assert found == (Group(group), key)
+        junk = await group_of(http, server, ROOM_A, ("X-Forwarded-For", "8.8.4.4, ?"))
+        assert junk == (Group(None, "proxy"), "127.0.0.1")
+        lines = [("X-Forwarded-For", "8.8.4.4"), ("X-Forwarded-For", "2a00:1450:1:3::c")]
+        assert (await group_of(http, server, ROOM_A, *lines))[0] == Group(ROOM_B)
+        long = await group_of(http, server, ROOM_A, ("X-Forwarded-For", "x," * 3000 + "8.8.8.8"))
+        assert long == (Group(ROOM_A), "8.8.8.8")
+
+
+async def test_oversized_header_is_refused_by_http(http):
+    async with SignalingServer("127.0.0.1", 0, proxies=LOOPBACK) as server:
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="400"):
+            await http.ws_connect(
+                f"{server.url}/ws", headers={"X-Forwarded-For": "1," * 5_000 + "8.8.8.8"}
+            )
+
+
+async def test_limits_follow_the_address_behind_the_proxy(http):
+    limits = dataclasses.replace(LIMITS, connections_per_address=1)
+    async with SignalingServer("127.0.0.1", 0, proxies=LOOPBACK, limits=limits) as server:
+        firsts = []
+        for value in ("8.8.8.8", "2a00:1450:1:2::a"):
+            headers = {"X-Forwarded-For": value}
+            firsts.append(await http.ws_connect(f"{server.url}/ws", headers=headers))
+            assert isinstance(await receive(firsts[-1]), Challenge)
+        for value in ("1.1.1.1, 8.8.8.8", "2a00:1450:1:2::b"):
+            headers = {"X-Forwarded-For": value}
+            ws = await http.ws_connect(f"{server.url}/ws", headers=headers)
+            assert (await receive(ws)).reason == "busy"
+
+
+async def test_private_addresses_group_if_the_operator_says_so(http):
+    async with SignalingServer("127.0.0.1", 0, group_private=True) as server:
+        assert await group_of(http, server, ROOM_A) == (Group(ROOM_A), "127.0.0.1")
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return self_signed(tmp_path_factory.mktemp("tls"))
+
+
+async def test_tls(http, certificate):
+    chain, key = certificate
+    trusting = ssl.create_default_context(cafile=str(chain))
+    server = SignalingServer("127.0.0.1", 0, tls=tls_context(chain, key))
+    await server.start()
+    try:
+        assert server.url == f"https://127.0.0.1:{server.port}"
+        async with http.get(f"{server.url}/healthz", ssl=trusting) as response:
+            assert response.status == 200
+        ws = await http.ws_connect(f"{server.url}/ws", ssl=trusting)
+        assert isinstance(await receive(ws), Challenge)
+        with pytest.raises(aiohttp.ClientError):
+            await http.get(f"http://127.0.0.1:{server.port}/healthz")
+        code = asyncio.create_task(closed(ws))
+    finally:
+        await server.stop()
+    assert await code == aiohttp.WSCloseCode.GOING_AWAY
+
+
+async def test_unfinished_tls_handshakes_are_ended(certificate):
+    limits = dataclasses.replace(LIMITS, tls_seconds=0.2)
+    async with SignalingServer("127.0.0.1", 0, limits=limits, tls=tls_context(*certificate)) as s:
+        reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
+        async with asyncio.timeout(SOON):
+            assert await reader.read() == b""
+        writer.close()
+
+
+def test_certificates_of_no_use_are_sentences(certificate, tmp_path):
+    chain, key = certificate
+    other = self_signed(tmp_path)[1]
+    with pytest.raises(CertificateError, match=r"Cannot read .*missing"):
+        tls_context(tmp_path / "missing", key)
+    for pair in ((chain, other), (key, key), (chain, chain)):
+        with pytest.raises(CertificateError, match="PEM"):
+            tls_context(*pair)
+    locked = tmp_path / "locked.pem"
+    loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+    locked.write_bytes(
+        loaded.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"word"),
+        )
+    )
+    with pytest.raises(CertificateError, match="pass phrase"):
+        tls_context(chain, locked)
 
 
 # Pages

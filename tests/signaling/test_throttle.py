@@ -18,11 +18,11 @@ def test_refused_amount_costs_nothing():
 
 def test_buckets_are_separate_and_the_least_recent_is_forgotten():
     buckets = Buckets(rate=1.0, burst=1.0, size=2)
-    assert buckets.take("a", 0.0)
-    assert not buckets.take("a", 0.0)
-    assert buckets.take("b", 0.0)
-    assert not buckets.take("a", 0.0)  # now "b" is the least recent
-    assert buckets.take("c", 0.0)
+    assert buckets.take("a", 1, 0.0)
+    assert not buckets.take("a", 1, 0.0)
+    assert buckets.take("b", 1, 0.0)
+    assert not buckets.take("a", 1, 0.0)  # now "b" is the least recent
+    assert buckets.take("c", 1, 0.0)
     assert len(buckets) == 2
-    assert not buckets.take("a", 0.0)
-    assert buckets.take("b", 0.0)
+    assert not buckets.take("a", 1, 0.0)
+    assert buckets.take("b", 1, 0.0)

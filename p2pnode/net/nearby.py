@@ -1,0 +1,39 @@
+"""Finding the room that nodes behind this node's public address meet in.
+
+May import: errors, signaling_client.
+"""
+
+from __future__ import annotations
+
+from yarl import URL
+
+from p2pnode.errors import RoomCodeError
+from p2pnode.net.signaling_client import find_group
+
+_REASONS = {
+    "private": (
+        "The server sees this node under a private address (its own network, a carrier's, or a "
+        "proxy's), which strangers may share; so it introduces nobody here without a code."
+    ),
+    "proxy": (
+        "Between this node and the server stands a proxy, whose address strangers share; so the "
+        "server introduces nobody here without a code."
+    ),
+    "none": "No node behind this public address has opened a group.",
+}
+_INSTEAD = (
+    "Use a room code: the first machine runs `python -m p2pnode join` and prints the command for "
+    "the others."
+)
+
+
+async def find_nearby(url: URL, proposed: bytes, *, guest: bool) -> bytes:
+    """Id of the room to enter: `proposed` if this node is the first here.
+
+    Raises RoomCodeError where nodes are not introduced without a code, and for a `guest` that is
+    the first; else like `SignalingClient`.
+    """
+    group = await find_group(url, None if guest else proposed)
+    if group.room is None:
+        raise RoomCodeError(f"{_REASONS.get(group.reason, _REASONS['proxy'])} {_INSTEAD}")
+    return group.room
