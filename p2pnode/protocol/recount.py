@@ -105,6 +105,7 @@ class Recount:
         """These sums were right: whoever sent others for the same shards was wrong."""
         if step != self._step:
             return
+        source = self._source()
         self._step, self._shelf.sole_source = 0, None
         right = {Shard(index, len(sums)): held for index, held in enumerate(sums)}
         for (shard, peer), held in self._refused.items():
@@ -114,11 +115,12 @@ class Recount:
             if held.summary == truth.summary and bytes(held.payload) == bytes(truth.payload):
                 continue
             if peer == self._board.me:
-                self._board.fail(
-                    Fault.UNSOUND,
-                    f"This machine added shard {shard.index} of step {step} wrongly. Start it "
-                    "again to run the gates.",
-                )
+                if source == peer:  # from the same contributions; others may have had other ones
+                    self._board.fail(
+                        Fault.UNSOUND,
+                        f"This machine added shard {shard.index} of step {step} wrongly. Start "
+                        "it again to run the gates.",
+                    )
             else:
                 what = f"its sum of shard {shard.index} is not that of the contributions"
                 self._guard.accuse(peer, step, what)
