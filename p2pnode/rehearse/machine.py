@@ -193,12 +193,13 @@ class Machine:
 
         def tick() -> None:
             if self.boots == boot and self.core.next_deadline() == deadline:
-                if self.world.now + self.offset < deadline - 1e-6:
+                if self.world.now + self.offset < deadline:
                     self._arm()
                 else:
                     self.feed(ev.Tick())
 
-        self.world.at(deadline - self.offset, tick)
+        # A little late: by rounding between two clocks it must not be early, and do nothing.
+        self.world.at(deadline - self.offset + 1e-6, tick)
 
     def _run(self, effect: ef.Effect) -> None:
         match effect:
