@@ -292,8 +292,6 @@ class StepCore:
                 self._plans.publish(plan)
         if not self._applier.running:
             self._catch_up.freeze()
-        if not self._applier.running:
-            self._recount.settle()
         if board.applied < board.last_step and not self._catch_up.loading:
             self._work(board.applied + 1)
             self._applier.apply()
@@ -308,7 +306,7 @@ class StepCore:
     def _work(self, step: int) -> None:
         """Compute, contribute, reduce, hand out sums of the current step."""
         board, plan = self._board, self._board.plan
-        recounting = self._shelf.recounting(step)
+        recounting = self._shelf.recounted == step
         # A sum that is here or that others have is had for less than computing takes.
         done = self._shelf.complete(step) is not None or (
             any(status.applied >= step for _, status in board.good_peers()) and not recounting

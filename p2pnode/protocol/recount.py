@@ -2,12 +2,11 @@
 
 May import: board, effects, guard, messages, reduce.
 
-No sum alone shows that it is wrong: the checksum is of the whole vector. So the sums are first
-asked for again (it may have been an accident on the way), then taken from one source at a time:
-from each peer that says it has applied the step, and if none has, from nobody: this node asks the
-workers for all their contributions and adds every shard itself. When at last the step can be
-applied, each sum that was refused and differs from the one applied was wrong, and its sender is
-accused.
+No sum alone shows that it is wrong: the checksum is of the whole vector. Nor do sums that another
+peer has show it, since that peer may be the one who lies. So this node asks the workers for all
+their contributions, computes the sets that nobody has any more, and adds every shard itself. When
+the step can be applied, each sum that was refused and differs from its own was wrong, and its
+sender is accused.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ from p2pnode.protocol.guard import Guard
 from p2pnode.protocol.messages import PeerId, Plan, Shard, Slots
 from p2pnode.protocol.reduce import Shelf, Sum
 
-EASY_TRIES = 2
-"""Refusals of one step after which the sums are taken from one source at a time."""
-
 
 class Recount:
     """Finds right sums of a step, and who sent wrong ones."""
@@ -31,60 +27,31 @@ class Recount:
         self._board = board
         self._shelf = shelf
         self._guard = guard
-        self._step = 0
-        self._refusals = 0
         self._refused: dict[tuple[Shard, PeerId], Sum] = {}
-        self._tried: set[PeerId] = set()
         self._since = 0.0
 
     def refused(self, step: int, sums: Sequence[Sum], reason: str) -> None:
-        """These sums of all shards can not be applied."""
+        """These sums of all shards can not be applied: add everything here."""
         board = self._board
-        if step != self._step:
-            self._step, self._refusals, self._refused, self._tried = step, 0, {}, set()
-        self._refusals += 1
         board.report(Kind.REFUSED, f"sums of step {step}: {reason}", None, step)
-        for index, held in enumerate(sums):
-            self._refused[Shard(index, len(sums)), held.peer] = held
-        source = self._source()
-        self._shelf.forget_sums(step)
-        self._shelf.sole_source = None
-        if source == board.me:
+        if self._shelf.recounted == step:
             board.fail(
                 Fault.DIVERGENCE,
                 f"The sums of step {step} contradict their evidence, also when all contributions "
                 f"are added here ({reason}). The run stopped here at step {board.committed}.",
             )
-        elif source is not None:
-            self._tried.add(source)
-
-    def settle(self) -> None:
-        """Choose the source of the step's sums, if easy tries have failed."""
-        board = self._board
-        step = board.applied + 1
-        if step != self._step or self._refusals < EASY_TRIES:
             return
-        source = self._source()
-        donors = [
-            peer
-            for peer, status in board.good_peers()
-            if status.kept_from <= step <= status.applied and peer not in self._tried
-        ]
-        if source in donors:
-            if board.now - self._since < 4 * board.limits.silence:
-                return
-            self._tried.add(source)  # it says that it has them, but never sends them
-            donors.remove(source)
-        chosen = donors[0] if donors else board.me
-        if chosen != source:
-            self._shelf.forget_sums(step)
-            self._shelf.sole_source = (step, chosen)
-            self._since = board.now
+        self._refused = {
+            (Shard(index, len(sums)), held.peer): held for index, held in enumerate(sums)
+        }
+        self._shelf.forget_sums(step)
+        self._shelf.recounted = step
+        self._since = board.now
 
     def orphans(self, plan: Plan | None) -> list[Slots]:
         """Sets that have to be computed here because nobody who has them is there any more."""
         board = self._board
-        if plan is None or not self._shelf.recounting(plan.step):
+        if plan is None or self._shelf.recounted != plan.step:
             return []
         if board.now - self._since < board.limits.silence:
             return []
@@ -103,9 +70,8 @@ class Recount:
 
     def applied(self, step: int, sums: Sequence[Sum]) -> None:
         """These sums were right: whoever sent others for the same shards was wrong."""
-        if step != self._step:
+        if step != self._shelf.recounted:
             return
-        self._step, self._shelf.sole_source = 0, None
         right = {Shard(index, len(sums)): held for index, held in enumerate(sums)}
         for (shard, peer), held in self._refused.items():
             truth = right.get(shard)
@@ -123,7 +89,3 @@ class Recount:
                 what = f"its sum of shard {shard.index} is not that of the contributions"
                 self._guard.accuse(peer, step, what)
         self._refused = {}
-
-    def _source(self) -> PeerId | None:
-        source = self._shelf.sole_source
-        return source[1] if source is not None and source[0] == self._step else None

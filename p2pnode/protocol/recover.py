@@ -124,7 +124,7 @@ class Repair:
         step = board.applied + 1
         if step > board.last_step or self._shelf.complete(step) is not None:
             return
-        recounting = self._shelf.recounting(step)
+        recounting = self._shelf.recounted == step
         if (not recounting and self._ask_for_applied(step)) or board.plan is None:
             return
         plan = board.plan
@@ -156,11 +156,6 @@ class Repair:
             for peer, status in board.good_peers()
             if status.kept_from <= step <= status.applied
         ]
-        sole = self._shelf.sole_source
-        if sole is not None and sole[0] == step:
-            if self._may_ask(("applied", sole), sole[1]):
-                board.send(sole[1], Want(board.setup.run, step, (), ()))
-            return True
         if not donors:
             return False
         key = ("applied", step)

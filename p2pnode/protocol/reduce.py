@@ -73,9 +73,8 @@ class Shelf:
         # One set for each slot and every shard owned here: no honest peer sends more of a step.
         self._most = 4 * board.setup.parameters * board.setup.slots
         self._pushed: set[tuple[int, Shard, PeerId]] = set()
-        self.sole_source: tuple[int, PeerId] | None = None
-        """(step, peer): sums of this step are taken from this peer alone (see recount); if it is
-        this node, it adds every shard itself."""
+        self.recounted = 0
+        """Of this step no sums of others are taken: this node adds every shard (see recount)."""
         self.kept_from = board.applied + 1
         """First of the unbroken steps up to the applied one whose sums can be had here."""
 
@@ -94,10 +93,6 @@ class Shelf:
         while step > 0 and self.complete(step) is not None:
             step -= 1
         self.kept_from = step + 1
-
-    def recounting(self, step: int) -> bool:
-        """Whether this node adds every shard of the step itself."""
-        return self.sole_source == (step, self._board.me)
 
     def put_part(self, step: int, slots: Slots, shard: Shard, part: Part) -> bool:
         """Keep a contribution; False if there is one for these coordinates or no room."""
@@ -124,7 +119,7 @@ class Shelf:
         for index, owner in enumerate(plan.owners):
             shard = Shard(index, len(plan.owners))
             if (
-                not (plan.roster[owner] == board.me or self.recounting(plan.step))
+                (plan.roster[owner] != board.me and self.recounted != plan.step)
                 or shard in self.sums.get(plan.step, {})
                 or (plan.step, shard) in self._reducing
                 or self.missing_parts(plan, index)
@@ -171,8 +166,7 @@ class Shelf:
         """Keep a sum another peer sent; False if it is known, stale, or there is no room."""
         if message.step <= self._board.applied:
             return False
-        source = self.sole_source
-        if source is not None and source[0] == message.step and source[1] != peer:
+        if message.step == self.recounted:
             return False
         sums = self.sums.get(message.step)
         if sums is None:

@@ -67,7 +67,7 @@ alone with it, or two against one another, nobody could tell which is right."""
 WRONGS = (
     *("bad_probe_at", "no_probe_at", "strips_probe_at", "false_claim_at"),
     *("wrong_apply_at", "wrong_apply_at"),
-    *("corrupts_sums_at", "two_faced_at", "wrong_summary_at"),
+    *("adds_wrongly_at", "corrupts_sums_at", "two_faced_at", "wrong_summary_at"),
 )
 """Defects that the protocol finds. A gradient that is wrong in the same way in all statements
 about it is found by recomputing it only."""

@@ -160,14 +160,14 @@ def everybody_is_waited_for_for_ever(patch: Patch) -> None:
 
 
 def nobody_adds_again(patch: Patch) -> None:
-    patch.setattr(Recount, "settle", lambda self: None)
+    def mutant(self: Recount, step: int, sums: Any, reason: str) -> None:
+        self._shelf.forget_sums(step)
+
+    patch.setattr(Recount, "refused", mutant)
 
 
 def the_sender_of_wrong_sums_is_not_named(patch: Patch) -> None:
-    def mutant(self: Recount, step: int, sums: Any) -> None:
-        self._step, self._shelf.sole_source = 0, None
-
-    patch.setattr(Recount, "applied", mutant)
+    patch.setattr(Recount, "applied", lambda *_: None)
 
 
 def an_order_binds_though_nobody_has_its_state(patch: Patch) -> None:

@@ -118,6 +118,17 @@ def test_an_owner_that_sends_wrong_sums_is_named_and_left_out(
     assert accused == {liar.me}, "nobody else is suspected"
 
 
+@pytest.mark.parametrize(("count", "sick"), [(1, 0), (2, 0), (3, 1)])
+def test_an_owner_that_adds_wrongly_finds_itself(count: int, sick: int) -> None:
+    run = Recorder(count, defects={sick: Defects(adds_wrongly_at=4)})
+    run.finish()
+    failed = run.nodes[sick].failed
+    assert failed is not None
+    assert "added shard" in failed.text or "take no more work" in failed.text
+    sound = [node for node in run.nodes if node is not run.nodes[sick]]
+    assert all(node.failed is None and node.core.committed == 8 for node in sound)
+
+
 def test_a_recount_survives_the_loss_of_a_worker() -> None:
     run = Recorder(4, defects={1: Defects(corrupts_sums_at=4)}, slot_time=0.3)
     run.when(lambda: any("checksum" in text for text in run.reports(ef.Kind.REFUSED)))
