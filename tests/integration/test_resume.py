@@ -80,13 +80,12 @@ async def test_resume_gives_the_unbroken_bits(
         assert await node.end(number) == (0 if number == signal.SIGTERM else -number)
     saved = await asyncio.to_thread(os.listdir, tmp_path / "a")
     assert any("step-00000030" in name for name in saved)
-    async with (
-        Node(server, tmp_path, "a", "--start-when", "2", "--resume", "auto") as host,
-        Node(server, tmp_path, "b", "--guest") as guest,
-    ):
-        begun = await host.until("runstarted")
-        assert begun["first_step"] >= 30
-        ends = await asyncio.gather(host.until("finished"), guest.until("finished"))
+    async with Node(server, tmp_path, "a", "--start-when", "2", "--resume", "auto") as host:
+        await host.until("invite")  # else the other might come first
+        async with Node(server, tmp_path, "b", "--guest") as guest:
+            begun = await host.until("runstarted")
+            assert begun["first_step"] >= 30
+            ends = await asyncio.gather(host.until("finished"), guest.until("finished"))
     assert {end["hash"] for end in ends} == set(undisturbed.hashes.values())
     assert undisturbed.holds(end["checkpoint"] for end in ends)
 
@@ -94,15 +93,14 @@ async def test_resume_gives_the_unbroken_bits(
 async def test_everybody_leaves_and_everybody_comes_back(
     server: str, undisturbed: Demo, tmp_path: Path
 ) -> None:
-    async with (
-        Node(server, tmp_path, "a", "--start-when", "2", *RUN) as host,
-        Node(server, tmp_path, "b") as guest,
-    ):
-        await host.until("step", step=32)
-        assert await asyncio.gather(host.end(signal.SIGKILL), guest.end(signal.SIGKILL)) == [
-            -signal.SIGKILL,
-            -signal.SIGKILL,
-        ]
+    async with Node(server, tmp_path, "a", "--start-when", "2", *RUN) as host:
+        await host.until("invite")  # else the other might be host
+        async with Node(server, tmp_path, "b") as guest:
+            await host.until("step", step=32)
+            assert await asyncio.gather(host.end(signal.SIGKILL), guest.end(signal.SIGKILL)) == [
+                -signal.SIGKILL,
+                -signal.SIGKILL,
+            ]
     async with (
         Node(server, tmp_path, "a", "--start-when", "2", "--resume", "auto") as host,
         Node(server, tmp_path, "b") as guest,
