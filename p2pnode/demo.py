@@ -238,6 +238,10 @@ class Cluster:
             )
         if not done:
             raise P2PNodeError("no node finished the run")
+        missed = [f"--kill {n}@{at}" for n, at in self._pending_kills.items()]
+        missed += [f"--join {n}@{at}" for n, at in self._pending_joins.items()]
+        for what in missed:
+            self._say(f"{what} did not happen: the run ended before")
         losses = [self._losses[step] for step in sorted(self._losses)]
         last = next(iter(done.values()))
         seconds = self._last_step_at - (self._first_step_at or self._last_step_at)
@@ -270,7 +274,7 @@ class Cluster:
             print(json.dumps(outcome), flush=True)
         if not same:
             return DivergenceError.exit_code
-        return 1 if lost else 0
+        return 1 if lost or missed else 0
 
     def _log_path(self, number: int) -> Path:
         return self._plan.out / f"node-{number}.log"

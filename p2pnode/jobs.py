@@ -161,7 +161,7 @@ class Jobs:
     def load(self, effect: effects.Load) -> events.Loaded | events.LoadRefused:
         """Take over a state received from others, after full validation."""
         try:
-            self._trainer.restore(bytes(effect.blob))
+            self._trainer.restore(memoryview(effect.blob))
         except CheckpointError as error:
             return events.LoadRefused(effect.step, str(error))
         return events.Loaded(self._trainer.committed_step, self._trainer.committed_hash)

@@ -36,6 +36,7 @@ from p2pnode.protocol.identity import PeerId
 from p2pnode.protocol.lobby import (
     Announce,
     Declined,
+    Idle,
     LobbyMessage,
     Ready,
     announce,
@@ -104,6 +105,7 @@ class Node:
         self._leaving = False
         self._answered: set[PeerId] = set()
         """Peers that are ready for the run, or have declined it."""
+        self._idle: set[PeerId] = set()
         self._sources: set[PeerId] = set()
         self._answers = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -188,14 +190,13 @@ class Node:
             self._session.handle(events.RosterChanged(roster.ids, removed))
 
     def on_link_up(self, peer: PeerId) -> None:
-        if self._announce is not None:
-            self._room.tell(peer, self._announce)
+        self._room.tell(peer, self._announce or Idle())
         if self._session is not None:
             self._session.handle(events.LinkUp(peer))
             self._room.tell(peer, Ready(self._session.run_id))
-        self._maybe_start()
 
     def on_link_down(self, peer: PeerId) -> None:
+        self._idle.discard(peer)
         self._answers.set()
         if self._share is not None:
             self._share.link_down(peer)
@@ -224,6 +225,9 @@ class Node:
             case Announce():
                 self._sources.add(peer)
                 self._on_announce(peer, message)
+            case Idle():
+                self._idle.add(peer)
+                self._maybe_start()
             case Ready() | Declined() if self._run is not None:
                 if message.run != self._run.run_id():
                     return
@@ -237,9 +241,10 @@ class Node:
     # Starting a run
 
     def _maybe_start(self) -> None:
-        """Start by itself when the number of nodes asked for is there."""
+        """Start by itself when the number of nodes asked for is there and none knows of a run: a
+        host that was restarted is told of its own by whom it links to."""
         wanted = self._config.start_when
-        present = len(self._room.mesh.links()) + 1
+        present = len(self._room.mesh.links() & self._idle) + 1
         if wanted is not None and self._room.is_host and present >= wanted and not self._starting:
             self.start()
 
@@ -266,6 +271,7 @@ class Node:
         self._announce = announce(
             self._room.identity, self._room.id, config, dataset.manifest.canonical(), text
         )
+        self._meet(session)
         self._room.tell_all(self._announce)
         await self._wait_until_ready()
         self._begin(session, lead=True)
@@ -326,6 +332,7 @@ class Node:
             self._room.tell_all(Declined(run, str(error)[:512]))
             await self._room.mesh.drain(DRAIN_SECONDS)
             raise
+        self._meet(session)
         self._begin(session, lead=False)
 
     def _check_memory(self, config: RunConfig, manifest: Manifest) -> None:
@@ -381,6 +388,11 @@ class Node:
         self, config: RunConfig, dataset: Dataset, state: State | None, roster: Roster
     ) -> Session:
         """Compile, make the first state, open the checkpoint folder."""
+        if max_message(config) > LIMITS.bulk_bytes:
+            raise ConfigError(
+                f"The model has {layout_of(config.model).size:,} parameters; their sums do not fit "
+                f"a message of {LIMITS.bulk_bytes // 2**20} MiB. Make it smaller."
+            )
         self._console.show(Info(text="Preparing the kernels …"))
         trainer = await self._patiently(
             self._compute(Trainer, config, dataset, reference=self._config.reference),
@@ -427,13 +439,16 @@ class Node:
             setup, config, jobs, worker=self._worker, mesh=self._room.mesh, show=self._console.show
         )
 
-    def _begin(self, session: Session, *, lead: bool) -> None:
+    def _meet(self, session: Session) -> None:
+        """Let the core hear of the others; a host's first plan then knows who is there."""
         self._session = session
-        session.handle(events.Start(lead=lead))
         if self._room.roster is not None:
             session.handle(events.RosterChanged(self._room.roster.ids))
         for peer in self._room.mesh.links():
             session.handle(events.LinkUp(peer))
+
+    def _begin(self, session: Session, *, lead: bool) -> None:
+        session.handle(events.Start(lead=lead))
         self._room.tell_all(Ready(session.run_id))
         self._spawn(self._see_it_through(session))
 

@@ -135,7 +135,11 @@ class Room:
             ice=self._ice_policy(()),
             relay_key=self.identity.relay_private_key,
         )
-        self.mesh.start()
+        try:
+            self.mesh.start()
+        except BaseException:
+            await self._client.__aexit__(None, None, None)
+            raise
         self._admit(self._admission.start())
         return self
 

@@ -87,6 +87,7 @@ class Session:
         self._show = show
         self._loop = asyncio.get_running_loop()
         self._process = psutil.Process()
+        self._begun = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sets: deque[PartialSet] = deque()
@@ -106,9 +107,11 @@ class Session:
         for effect in self.core.handle(event, self._loop.time()):
             log.debug("effect %.300s", effect)
             self._carry_out(effect)
+        self._begun |= isinstance(event, events.Start)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self.core.next_deadline(), self.handle, events.Tick())
+        if self._begun:
+            self._timer = self._loop.call_at(self.core.next_deadline(), self.handle, events.Tick())
 
     async def finished(self) -> Outcome:
         """Wait for the final state to be committed and saved here (others may still need us)."""

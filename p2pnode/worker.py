@@ -39,13 +39,19 @@ class Worker:
             queue.PriorityQueue()
         )
         self._order = itertools.count()
+        self._closed = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
     def submit(
         self, urgency: Urgency, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Queue `job` and return a future of the running loop; its exception is the job's."""
+        """Queue `job` and return a future of the running loop; its exception is the job's.
+
+        Raises RuntimeError after `close`.
+        """
+        if self._closed:
+            raise RuntimeError("the computing thread has been closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -75,6 +81,7 @@ class Worker:
 
     def close(self, timeout: float = 2.0) -> None:
         """Stop after the running job; queued ones are dropped. Waits at most `timeout` seconds."""
+        self._closed = True
         self._jobs.put((-1, next(self._order), None))
         self._thread.join(timeout)
 

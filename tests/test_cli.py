@@ -184,8 +184,15 @@ def test_a_closed_pipe_is_no_error(body: str) -> None:
     """As in `… | head -1`, also when the end of the output is noticed only at the end."""
     reader, writer = os.pipe()
     os.close(reader)
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        script(body), stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
+        script(body),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=buffered,
+        check=False,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from p2pnode.errors import CheckpointError, NonFiniteError
-from p2pnode.jobs import Jobs, PartialSet
+from p2pnode.jobs import Jobs, PartialSet, _int32
 from p2pnode.protocol import effects, events, fetch
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.messages import Shard
@@ -168,6 +168,7 @@ def test_payloads_may_lie_askew_in_their_message(bench: Bench, offset: int) -> N
     computed = bench.compute(1)
     message = bytearray(offset) + computed.payload
     askew = memoryview(message)[offset:]
+    assert _int32(askew).flags.aligned
     reduced = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (askew,), (SLOTS,)))
     assert np.array_equal(values(reduced.payload), values(computed.payload))
     apply = effects.Apply(1, (askew,), summarise(computed.evidence))

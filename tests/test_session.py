@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -282,6 +283,15 @@ async def test_close_in_the_middle_leaves_no_tasks(worker: Worker, tmp_path: Pat
     assert problems == []
 
 
+async def test_close_does_not_wait_for_the_job_that_runs(stage: Stage) -> None:
+    before = asyncio.all_tasks()
+    stage.jobs.hold.clear()
+    stage.do(effects.Verify(1), commit(1), effects.Compute(2, (0,)))
+    await until(stage.jobs.entered.is_set)
+    stage.session.close()
+    await until(lambda: asyncio.all_tasks() == before)
+
+
 # Order
 
 
@@ -300,6 +310,18 @@ async def test_what_others_wait_for_goes_between_two_slots(stage: Stage) -> None
     stage.jobs.hold.set()
     await until(lambda: len(stage.jobs.ran) == 4)
     assert stage.jobs.ran == ["slot 0", "reduce", "slot 1", "slot 2"]
+
+
+async def test_what_others_wait_for_goes_before_a_slot_that_waits_too(stage: Stage) -> None:
+    stage.jobs.hold.clear()
+    stage.do(effects.Verify(1))
+    await until(stage.jobs.entered.is_set)
+    stage.do(effects.Compute(1, (0,)))
+    await asyncio.sleep(0.01)  # the slot is queued
+    stage.do(effects.Reduce(1, Shard(0, 1), 0, (), ()))
+    stage.jobs.hold.set()
+    await until(lambda: len(stage.jobs.ran) == 3)
+    assert stage.jobs.ran == ["verify 1", "reduce", "slot 0"]
 
 
 async def test_sets_are_computed_one_after_the_other(stage: Stage) -> None:
@@ -440,8 +462,11 @@ async def test_an_error_nobody_waited_for_is_not_logged_at_close(stage: Stage) -
     problems: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
     stage.do(effects.Failed(effects.Fault.REMOVED, "removed"))
-    stage.session.close()
-    del stage.session
+    session = stage.session
+    session.close()
+    # The futures are gone with nobody having asked for their errors.
+    session._finishing = session._released = asyncio.get_running_loop().create_future()
+    gc.collect()
     await asyncio.sleep(0)
     assert problems == []
 
@@ -519,6 +544,9 @@ async def test_ticks_come_when_the_core_wants_them(
     monkeypatch.setattr(stage.core, "handle", handle)
     monkeypatch.setattr(stage.core, "next_deadline", lambda: loop.time() + 0.01)
     stage.session.handle(events.LinkUp(PEER))
+    await asyncio.sleep(0.05)
+    assert ticks == [events.LinkUp(PEER)]  # a core that has not begun has nothing to do in time
+    stage.session.handle(events.Start(lead=False))
     await until(lambda: sum(isinstance(event, events.Tick) for event in ticks) >= 3)
     stage.session.close()
     count = len(ticks)

@@ -202,6 +202,7 @@ async def test_another_blob_is_not_ours() -> None:
     other = share(b"another text")
     net = Net()
     member = net.add(1, BLOB.root, other)  # has another text than the run's: must not serve it
+    assert member.share._blob is None
     joiner = net.add(2, BLOB.root)
     peer = joiner.id
     for message in (

@@ -15,7 +15,10 @@ from p2pnode.protocol.messages import Buffer, Message, PeerId, Shard, SlotEviden
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
-    """First event of a run. `lead`: this node is the host and begins the run now."""
+    """Take part from now on. `lead`: this node is the host and begins the run.
+
+    Before it the core only takes note of members, links and statuses, and asks for nothing.
+    """
 
     lead: bool
 

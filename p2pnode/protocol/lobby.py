@@ -56,7 +56,11 @@ class RosterNews(msgspec.Struct, frozen=True, array_like=True, tag=4):
     roster: Annotated[bytes, Meta(max_length=64 * 1024)]
 
 
-LobbyMessage: TypeAlias = Announce | Ready | Declined | RosterNews
+class Idle(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """First word on a new link of a member that knows of no run."""
+
+
+LobbyMessage: TypeAlias = Announce | Ready | Declined | RosterNews | Idle
 
 _decoder = msgspec.msgpack.Decoder(LobbyMessage)
 

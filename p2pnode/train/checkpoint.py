@@ -79,14 +79,14 @@ class CheckpointFolder:
             return self.folder / name, state
         return None
 
-    def save(self, run: bytes, step: int, data: bytes, *, spare: bool = False) -> Path:
+    def save(self, run: bytes, step: int, data: bytes | memoryview, *, spare: bool = False) -> Path:
         """Write the bytes of a committed state so that a crash leaves the old file or the new.
 
         Then remove this run's checkpoints beyond the newest `keep` good ones. `spare`: only if
         the disk has room for another one after it, since a full disk harms more than this program.
         Raises DiskFullError, or CheckpointError (no permission); nothing unfinished is left behind.
         """
-        self._check_room(len(data) * (2 if spare else 1))
+        self._check_room(memoryview(data).nbytes * (2 if spare else 1))
         name = file_name(run, step)
         path = self.folder / name
         unfinished = self.folder / (name + _UNFINISHED)

@@ -43,12 +43,19 @@ class _Header(msgspec.Struct):
     metadata: dict[str, str] = msgspec.field(name="__metadata__")
 
 
-def encode(state: State) -> bytes:
+def encode(state: State) -> memoryview:
     """The canonical bytes of a state."""
     meta = Meta(state.config, FORMAT, state.position, state.hash().hex())
-    parts: list[bytes | memoryview] = [_header(meta)]
-    parts += [little_endian(values) for values in (state.weights, state.m, state.v)]
-    return b"".join(parts)
+    header = _header(meta)
+    data = np.empty(total_size(meta, len(header)), np.uint8)
+    data[: len(header)] = np.frombuffer(header, np.uint8)
+    start = len(header)
+    # Array assignment releases the GIL; joining 300 MB of bytes held it for a second.
+    for part in (state.weights, state.m, state.v):
+        stop = start + _FLOAT * part.size
+        data[start:stop] = np.frombuffer(little_endian(part), np.uint8)
+        start = stop
+    return data.data
 
 
 def decode(data: bytes | memoryview) -> State:

@@ -275,7 +275,7 @@ class Trainer:
             tokens += inputs.size
         return HeldOut(self._committed.step, loss, tokens)
 
-    def snapshot(self) -> bytes:
+    def snapshot(self) -> memoryview:
         """The committed state as canonical bytes: a checkpoint's content, and what joiners get."""
         return codec.encode(self._committed)
 

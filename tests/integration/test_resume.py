@@ -81,7 +81,7 @@ async def test_resume_gives_the_unbroken_bits(
     saved = await asyncio.to_thread(os.listdir, tmp_path / "a")
     assert any("step-00000030" in name for name in saved)
     async with Node(server, tmp_path, "a", "--start-when", "2", "--resume", "auto") as host:
-        await host.until("invite")  # else the other might come first
+        await host.until("invite")
         async with Node(server, tmp_path, "b", "--guest") as guest:
             begun = await host.until("runstarted")
             assert begun["first_step"] >= 30
@@ -93,17 +93,30 @@ async def test_resume_gives_the_unbroken_bits(
 async def test_everybody_leaves_and_everybody_comes_back(
     server: str, undisturbed: Demo, tmp_path: Path
 ) -> None:
+    killed = -signal.SIGKILL
     async with Node(server, tmp_path, "a", "--start-when", "2", *RUN) as host:
-        await host.until("invite")  # else the other might be host
-        async with Node(server, tmp_path, "b") as guest:
+        await host.until("invite")
+        async with Node(server, tmp_path, "b", "--guest") as guest:
             await host.until("step", step=32)
-            assert await asyncio.gather(host.end(signal.SIGKILL), guest.end(signal.SIGKILL)) == [
-                -signal.SIGKILL,
-                -signal.SIGKILL,
-            ]
-    async with (
-        Node(server, tmp_path, "a", "--start-when", "2", "--resume", "auto") as host,
-        Node(server, tmp_path, "b") as guest,
-    ):
-        ends = await asyncio.gather(host.until("finished"), guest.until("finished"))
+            ends = await asyncio.gather(host.end(signal.SIGKILL), guest.end(signal.SIGKILL))
+            assert ends == [killed, killed]
+    async with Node(server, tmp_path, "a", "--start-when", "2", "--resume", "auto") as host:
+        await host.until("invite")
+        async with Node(server, tmp_path, "b", "--guest") as guest:
+            finished = await asyncio.gather(host.until("finished"), guest.until("finished"))
+    assert {end["hash"] for end in finished} == set(undisturbed.hashes.values())
+
+
+async def test_a_restarted_host_returns_to_its_run(
+    server: str, undisturbed: Demo, tmp_path: Path
+) -> None:
+    """Whatever options it is started with: the others tell it what they train."""
+    async with Node(server, tmp_path, "a", "--start-when", "2", *RUN) as first:
+        await first.until("invite")
+        async with Node(server, tmp_path, "b", "--guest") as guest:
+            await first.until("step", step=10)
+            await first.end(signal.SIGKILL)
+            other = ("--preset", "nano", "--steps", "7", "--seed", "5")
+            async with Node(server, tmp_path, "a", "--start-when", "2", *other) as host:
+                ends = await asyncio.gather(host.until("finished"), guest.until("finished"))
     assert {end["hash"] for end in ends} == set(undisturbed.hashes.values())

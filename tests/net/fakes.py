@@ -116,11 +116,15 @@ class Node:
         self.relay_public = relay_public
         self.events: list[MeshEvent] = []
         self.heard: dict[bytes, int] = {}
+        """Bulk bytes heard of each peer."""
+        self.signs: dict[bytes, int] = {}
+        """Frames heard of each peer."""
         self.react: Callable[[MeshEvent], None] = lambda event: None
 
     def on_event(self, event: MeshEvent) -> None:
         if isinstance(event, Heard):
             self.heard[event.peer] = self.heard.get(event.peer, 0) + event.nbytes
+            self.signs[event.peer] = self.signs.get(event.peer, 0) + 1
         else:
             self.events.append(event)
         self.react(event)

@@ -119,10 +119,10 @@ async def test_a_peer_stopped_for_less_than_the_silence_keeps_its_link(pair):
     node, begin = pair
     child = await begin()
     await until(lambda: node.ups(CHILD) and child.count("up"))
-    heard = node.heard.get(CHILD, 0)
     child.process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(FAST.silence / 3)
+    signs = node.signs.get(CHILD, 0)
     child.process.send_signal(signal.SIGCONT)
-    await until(lambda: node.heard.get(CHILD, 0) > heard + 100)
+    await until(lambda: node.signs.get(CHILD, 0) > signs + 10)
     assert not node.downs(CHILD)
     assert child.count("down") == 0

@@ -42,7 +42,7 @@ def make_state(step=0, seed=7) -> State:
     return State(config, position, state.weights, state.m, state.v)
 
 
-GOOD = codec.encode(make_state())
+GOOD = bytes(codec.encode(make_state()))
 RUN = micro_config().run_id()
 
 
