@@ -86,7 +86,7 @@ class CheckpointFolder:
         the disk has room for another one after it, since a full disk harms more than this program.
         Raises DiskFullError, or CheckpointError (no permission); nothing unfinished is left behind.
         """
-        self._check_room(len(data) * (2 if spare else 1))
+        self._check_room(memoryview(data).nbytes * (2 if spare else 1))
         name = file_name(run, step)
         path = self.folder / name
         unfinished = self.folder / (name + _UNFINISHED)
