@@ -144,6 +144,7 @@ class Scenario:
         world.run(trouble + PATIENCE + alone, lambda: world.now >= trouble and over(world))
         kinds = {fault.kind for fault in faults}
         disturbed = not kinds <= {*MILD, Kind.WRONG, Kind.STOP, Kind.JOIN} or Kind.MISSING in kinds
+        disturbed |= kinds >= {Kind.JOIN, Kind.STOP}  # a newcomer may have no link yet
         excuses = check(world, disturbed=disturbed)
         steps = max(world.commits, default=0)
         return Outcome(steps, world.now, world.events, world.happened, excuses)

@@ -42,3 +42,9 @@ def test_leaving_a_fault_out_leaves_the_others_as_they_are() -> None:
     assert script.only([2, 0]).faults == (script.faults[0], script.faults[2])
     for number in range(len(script.faults)):
         assert not isinstance(attempt(script.only([number])), str)
+
+
+def test_a_recount_goes_on_when_the_cut_into_shards_changes() -> None:
+    """The liar is put out, and its shard, while another still recounts the last step: what it
+    needs of the new cut once did not fit beside what it had of the old."""
+    assert not isinstance(attempt(write(5783).only([0])), str)
