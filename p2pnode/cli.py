@@ -127,7 +127,7 @@ def _add_join(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--nearby",
         action="store_true",
         help="no code: meet machines behind the same public address (the first one is the host); "
-        "six words to compare appear at both terminals",
+        "six words to compare appear at both terminals, and both owners are asked",
     )
     room.add_argument("--signal", metavar="URL", help="signaling server (or P2PNODE_SIGNAL)")
     room.add_argument(

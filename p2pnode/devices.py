@@ -1,7 +1,8 @@
 """The devices this machine's owner has decided about, kept in the home folder.
 
-A device is a node's key, by its peer id. Known ones were let in at the prompt, blocked ones are
-never asked about again. May import: private_file, errors, protocol.identity, protocol.text.
+A device is a node's key, by its peer id. Known ones were let in at the prompt, hosts' rooms were
+entered without a code, blocked ones are never asked about again. May import: private_file, errors,
+protocol.identity, protocol.text.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Device(msgspec.Struct, frozen=True):
     """What it called itself at first sight; others may call themselves the same."""
     blocked: bool = False
     times: Annotated[int, Meta(ge=0)] = 0
+    host: bool = False
+    """Its owner and this one have compared words, and this machine entered its room."""
 
     @property
     def peer(self) -> PeerId:
@@ -69,17 +72,27 @@ class Devices:
             ) from None
 
     def known(self) -> frozenset[PeerId]:
-        return frozenset(device.peer for device in self.all() if not device.blocked)
+        return frozenset(
+            device.peer for device in self.all() if device.times and not device.blocked
+        )
+
+    def hosts(self) -> frozenset[PeerId]:
+        return frozenset(device.peer for device in self.all() if device.host and not device.blocked)
 
     def blocked(self) -> frozenset[PeerId]:
         return frozenset(device.peer for device in self.all() if device.blocked)
 
-    def decide(self, peer: PeerId, name: str, verdict: Literal["known", "blocked"]) -> None:
-        """Let in once more, or blocked from now on. Raises OSError, IdentityError."""
+    def decide(self, peer: PeerId, name: str, verdict: Literal["known", "blocked", "host"]) -> None:
+        """Let in once more, followed as a host, or blocked from now on. Raises OSError,
+        IdentityError."""
         devices = {device.peer: device for device in self.all()}
         old = devices.get(peer) or Device(peer.hex(), clean(name))
         devices[peer] = Device(
-            old.id, old.name, verdict == "blocked", old.times + (verdict == "known")
+            old.id,
+            old.name,
+            blocked=verdict == "blocked",
+            times=old.times + (verdict == "known"),
+            host=old.host or verdict == "host",
         )
         kept = list(devices.values())
         while len(kept) > DEVICES:

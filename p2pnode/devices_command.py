@@ -49,5 +49,5 @@ def _find(store: Devices, identifier: str | None) -> Device:
 
 
 def _line(device: Device) -> str:
-    state = "blocked" if device.blocked else "known"
+    state = "blocked" if device.blocked else "known" if device.times else "host"
     return f"{device.short}  {state:<7}  let in {device.times} times  {device.name}"

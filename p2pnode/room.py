@@ -99,6 +99,7 @@ class Room:
             saved=saved,
             known=self._devices.known(),
             blocked=self._devices.blocked(),
+            hosts=self._devices.hosts(),
             nearby=config.nearby,
         )
         self._client = SignalingClient(
@@ -248,7 +249,7 @@ class Room:
 
     @property
     def asked(self) -> PeerId | None:
-        """The peer whose admission the prompt asks about."""
+        """The peer that the prompt asks about: one that would come in, or a host to follow."""
         return self._asked
 
     @property
@@ -293,7 +294,16 @@ class Room:
             self.tell(peer, message)
 
     def decide(self, peer: PeerId, verdict: str) -> None:
-        """Host: `yes`, `no`, `later` or `block` for a waiting peer. Raises UsageError."""
+        """`yes`, `no`, `later` or `block` for the peer that is asked about, or, at the host, for
+        another one that waits. Raises UsageError."""
+        unsure = self._admission.unsure_of
+        if unsure is not None and peer == unsure[0]:
+            if verdict == "yes":
+                now = asyncio.get_running_loop().time()
+                self._admit(self._admission.follow(peer, now))
+            elif verdict != "later":
+                self._admit(self._admission.shun(peer, block=verdict == "block"))
+            return
         actions = {
             "yes": self._admission.approve,
             "no": self._admission.refuse,
@@ -362,6 +372,11 @@ class Room:
             question = f"Let {waiting[peer]} ({short_id(peer)}) in?"
             if words := self._admission.words(peer):
                 question = f"{question} Only if its terminal shows: {words}."
+        elif unsure := self._admission.unsure_of:
+            self._asked, words = unsure
+            question = (
+                f"Enter the room of {short_id(self._asked)}? Only if its terminal shows: {words}."
+            )
         if question != self._question:
             self._question = question
             self._console.ask(question)

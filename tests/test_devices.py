@@ -40,6 +40,16 @@ def test_decisions_are_remembered(store: Devices) -> None:
     assert again.blocked() == {TWO}
 
 
+def test_a_host_that_was_followed_is_not_thereby_let_in(store: Devices) -> None:
+    store.decide(ONE, "", "host")
+    assert store.hosts() == {ONE}
+    assert store.known() == frozenset()
+    store.decide(ONE, "", "known")
+    assert store.hosts() == store.known() == {ONE}
+    store.decide(ONE, "", "blocked")
+    assert store.hosts() == store.known() == frozenset()
+
+
 def test_the_file_is_for_its_owner(store: Devices) -> None:
     store.decide(ONE, "one", "known")
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600

@@ -74,6 +74,8 @@ _OWN_GROUP = (
     "The group here was opened by this very node, which has been started anew without its room "
     "code. Start it with --room and the code that it printed then."
 )
+_SHUNNED = "You did not want to enter this host's room."
+_BLOCKED = "The host here is a machine that you have blocked; `p2pnode devices forget` undoes that."
 _REMOVED = "The host removed this node from the room."
 
 
@@ -92,11 +94,13 @@ class Admission:
         saved: Roster | None = None,
         known: Set[PeerId] = frozenset(),
         blocked: Set[PeerId] = frozenset(),
+        hosts: Set[PeerId] = frozenset(),
         nearby: bool = False,
     ) -> None:
         """`room` and `secret` (32 bytes each) come from the code; `random` from `secrets`.
         `saved`: the newest roster that this node held before it was restarted. `known`: who needs
         no question under `known`; `blocked`: who is turned away whatever `approve` says.
+        `hosts`: whose rooms this node's owner has entered without a code before.
         `nearby`: as host, let those without the code knock too. `secret` None: knock like that."""
         self._me = identity
         self._room = room
@@ -105,6 +109,7 @@ class Admission:
         self._approve = approve
         self._known_devices = set(known)
         self._blocked = set(blocked)
+        self._hosts = set(hosts)
         self._nearby = nearby
         self._view: View | None = None
         self._standing: Standing | None = None
@@ -129,6 +134,14 @@ class Admission:
     def words(self, peer: PeerId) -> str:
         """Words that a waiting peer's terminal must show; empty for one that has the code."""
         return self._list.words(peer)
+
+    @property
+    def unsure_of(self) -> tuple[PeerId, str] | None:
+        """A host that this node, without a code, meets for the first time, and the words that its
+        terminal must show: the owner says whether to follow it (`follow`, `shun`)."""
+        host = self._view.host if self._view is not None and not self.refused else None
+        words = self._post.words(host) if host is not None else ""
+        return (host, words) if host is not None and words and self._is_unsure_of(host) else None
 
     # Events
 
@@ -211,6 +224,20 @@ class Admission:
         deadlines = [at for at in (self._retry_at, self._recover_at) if at is not None]
         return min(deadlines, default=None)
 
+    # The user's decisions (newcomer without a code)
+
+    def follow(self, host: PeerId, now: float) -> list[Effect]:
+        """The words agreed: enter this host's room. Raises UsageError if that is no question."""
+        self._check_unsure_of(host)
+        self._hosts.add(host)
+        return [Decided(host, "", "host"), *self._ask_to_enter(now)]
+
+    def shun(self, host: PeerId, *, block: bool) -> list[Effect]:
+        """Leave; `block`: and never enter a room of this host. Raises UsageError."""
+        self._check_unsure_of(host)
+        blocked: list[Effect] = [Decided(host, "", "blocked")] if block else []
+        return [*blocked, *self._leave(RefusedError(_SHUNNED))]
+
     # The user's decisions (host)
 
     def approve(self, peer: PeerId) -> list[Effect]:
@@ -284,6 +311,8 @@ class Admission:
             return []
         self._retry_at = now + RETRY
         if view.host is not None and (self.roster is None or view.host == self.roster.host):
+            if self._is_unsure_of(view.host) and view.host in self._blocked:
+                return self._leave(RefusedError(_BLOCKED))
             if self._post.secret is None and (
                 not self._post.words(view.host) or (again and not self._post.is_paired(view.host))
             ):
@@ -292,6 +321,16 @@ class Admission:
             return self._post.send(view.host, KNOCK, encode(knock))
         others = [peer for peer in view.members if peer != self._me.peer_id]
         return self._post.send(others[0], ASK, b"") if others else []
+
+    def _is_unsure_of(self, host: PeerId) -> bool:
+        """Whether this node has neither a code nor its owner's word for this host."""
+        trusted = self._approve == "all" or host in self._hosts
+        return self.roster is None and self._post.secret is None and not trusted
+
+    def _check_unsure_of(self, host: PeerId) -> None:
+        asked = self.unsure_of
+        if asked is None or asked[0] != host:
+            raise UsageError(f"{short_id(host)} is not a host that you were asked about.")
 
     def _is_behind(self, view: View) -> bool:
         """Whether a member lacks the newest roster or the room's secret."""
@@ -311,6 +350,8 @@ class Admission:
                 f"From {short_id(sender)}: malformed {opened.kind} ({error})."
             ) from None
         if opened.kind == ROSTER:
+            if self._is_unsure_of(sender):
+                return []
             return self._take_roster(open_roster(opened.body, self._room), sender)
         if not is_member or roster is None:
             raise PeerError(
@@ -347,6 +388,8 @@ class Admission:
         if sender != host:
             raise PeerError(f"{short_id(sender)} decides but is not the host; it was ignored.")
         if decision.verdict == "yes":
+            if self._is_unsure_of(sender):
+                return []  # asked for again once the owner has compared the words
             if self._post.secret is None and len(decision.secret) == 32:
                 self._post.secret = decision.secret
             return self._take_roster(open_roster(decision.roster, self._room), sender)

@@ -58,11 +58,12 @@ class KnockGone(msgspec.Struct, frozen=True):
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """The host's owner has decided about a device, to be remembered beyond this process."""
+    """The owner has decided about a device, to be remembered beyond this process."""
 
     peer: PeerId
     name: str
-    verdict: Literal["known", "blocked", "forgotten"]
+    verdict: Literal["known", "blocked", "forgotten", "host"]
+    """`host`: this node may enter its rooms without a code."""
 
 
 class RosterChanged(msgspec.Struct, frozen=True):

@@ -208,7 +208,7 @@ def sentence(event: Event) -> str | None:
             return (
                 f"Words to compare: {event.words}\n"
                 f"The host ({event.host}) must see the same ones beside this machine's name. If "
-                "it does not, somebody is in between: type quit, and use a room code."
+                "it does not, somebody is in between: say no, and use a room code."
             )
         case Joined():
             return f"{event.name} ({event.peer}) is connected; {event.connected} with you."

@@ -227,6 +227,8 @@ def test_nearby_with_words_to_compare(terminals: list[Terminal], tmp_path: Path)
         words = guest.sees(r"Words to compare: [a-z]+( [a-z]+){5}").split(": ")[1]
         host.sees(rf"Let {name} \([a-z2-7-]{{9}}\) in\? Only if its terminal shows: {words}\.")
         host.types("y")
+        guest.sees(rf"Enter the room of [a-z2-7-]{{9}}\? Only if its terminal shows: {words}\.")
+        guest.types("y")
         host.sees(f"{name} .* is connected")
     host.types("start")
     hashes = set()
@@ -248,7 +250,7 @@ def test_nearby_on_one_machine_may_let_all_in(terminals: list[Terminal], tmp_pat
     url = host.sees(r"--nearby --guest --signal \S+").split()[-1]
     guest = Terminal(
         *("p2pnode", "join", "--nearby", "--signal", url, "--home", str(tmp_path / "b")),
-        *("--out", str(tmp_path / "p")),
+        *("--out", str(tmp_path / "p"), "--approve", "all"),
     )
     terminals.append(guest)
     guest.sees("Words to compare")

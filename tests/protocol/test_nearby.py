@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pnode.errors import RefusedError, RoomCodeError
+from p2pnode.errors import RefusedError, RoomCodeError, UsageError
 from p2pnode.protocol import admit
 from p2pnode.protocol import admit_effects as effects
 from p2pnode.protocol.envelope import VERSION, Channel
@@ -29,8 +29,9 @@ def host_of(world, **options):
     return host
 
 
-def newcomer(world, name="guest", identity=None):
-    guest = Node(name, identity=identity, secret=None)
+def newcomer(world, name="guest", identity=None, approve="all", **options):
+    """`approve`: `all` follows any host without a question."""
+    guest = Node(name, approve, identity=identity, secret=None, **options)
     guest.view = View("waiting", None)  # as after finding the room: it never founds one
     world.connect(guest)
     return guest
@@ -57,6 +58,81 @@ def test_words_are_the_same_at_both_ends_and_approval_brings_the_secret(world):
     assert secret_of(guest) == SECRET
     assert SECRET not in b"".join(sealed for _, _, sealed in world.relayed)
     assert host.admission.words(guest.id) == ""
+
+
+def test_a_newcomer_enters_only_after_its_owner_has_compared_too(world):
+    host = host_of(world)
+    guest = newcomer(world, approve="ask")
+    assert guest.admission.unsure_of == (host.id, host.admission.words(guest.id))
+    world.carry_out(host, host.admission.approve(guest.id))
+    assert guest.admission.roster is None
+    assert secret_of(guest) is None
+    world.tick(admit.RETRY)  # asking again changes nothing
+    assert guest.admission.roster is None
+    world.carry_out(guest, guest.admission.follow(host.id, world.now))
+    assert guest.admission.roster.ids == (host.id, guest.id)
+    assert guest.admission.unsure_of is None
+    assert guest.of(effects.Decided) == [effects.Decided(host.id, "", "host")]
+
+
+def test_a_newcomer_may_answer_before_the_host(world):
+    host = host_of(world)
+    guest = newcomer(world, approve="ask")
+    world.carry_out(guest, guest.admission.follow(host.id, world.now))
+    assert guest.admission.roster is None
+    world.carry_out(host, host.admission.approve(guest.id))
+    assert guest.admission.roster.ids == (host.id, guest.id)
+
+
+def test_a_host_that_was_followed_before_is_no_question(world):
+    host = host_of(world)
+    guest = newcomer(world, approve="ask", hosts={host.id})
+    assert guest.admission.unsure_of is None
+    world.carry_out(host, host.admission.approve(guest.id))
+    assert guest.admission.roster is not None
+
+
+def test_a_restarted_member_is_not_asked(world):
+    host = host_of(world)
+    guest = newcomer(world, approve="ask")
+    world.carry_out(guest, guest.admission.follow(host.id, world.now))
+    world.carry_out(host, host.admission.approve(guest.id))
+    world.disconnect(guest)
+    again = guest.restarted(secret=None)
+    world.connect(again)
+    assert again.admission.unsure_of is None
+    world.tick(admit.RETRY)
+    assert secret_of(again) == SECRET
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_a_newcomer_that_says_no_leaves(world, block):
+    host = host_of(world)
+    guest = newcomer(world, approve="ask")
+    world.carry_out(guest, guest.admission.shun(host.id, block=block))
+    assert isinstance(guest.error, RefusedError)
+    world.carry_out(host, host.admission.approve(guest.id))
+    assert guest.admission.roster is None
+    assert bool(guest.of(effects.Decided)) is block
+
+
+def test_a_blocked_host_is_not_even_asked_about(world):
+    host = host_of(world)
+    guest = newcomer(world, approve="ask", blocked={host.id})
+    assert isinstance(guest.error, RefusedError)
+    assert not host.admission.waiting
+
+
+def test_only_the_host_in_question_can_be_answered(world):
+    host = host_of(world)
+    guest = newcomer(world, approve="ask")
+    for peer in (guest.id, b"x" * 32):
+        with pytest.raises(UsageError):
+            guest.admission.follow(peer, world.now)
+        with pytest.raises(UsageError):
+            guest.admission.shun(peer, block=True)
+    with pytest.raises(UsageError):
+        host.admission.follow(host.id, world.now)
 
 
 def test_after_approval_everything_is_as_in_a_room(world):
