@@ -95,6 +95,21 @@ class Kernels:
         with np.errstate(all="ignore"):
             return self._forms[name](*args)
 
+    def observed(self, watch: Callable[[str, tuple[Any, ...], Any], None]) -> Kernels:
+        """The same operations; after each one `watch` gets its name, arguments and result (None
+        for those that write to their arguments)."""
+
+        def watched(name: str, form: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any) -> Any:
+                result = form(*args)
+                watch(name, args, result)
+                return result
+
+            return run
+
+        forms = {name: watched(name, form) for name, form in self._forms.items()}
+        return Kernels(self.backend, forms, self._pin, self.demoted, self.reason)
+
     # Elementary functions
 
     def exp(self, x: F32) -> F32:

@@ -69,9 +69,9 @@ def linears(w: Weights, names: tuple[str, ...], x: F32) -> list[F32]:
 
 def linear_backward(w: Weights, name: str, dy: F32, x: kernels.Quantised, g: Gradient) -> F32:
     """dy[M, N] and x[M, K] in 12 bits by columns -> dx[M, K]; the matrix's gradient goes to g."""
-    ops = w.ops
+    ops, matrix = w.ops, w.backward(name)
     g.put(name, ops.linear_dw(ops.quantise_cols(dy, kernels.INT12_LIMIT), x))
-    return ops.linear_dx(ops.quantise_rows(dy, kernels.INT12_LIMIT), w.backward(name))
+    return ops.linear_dx(ops.quantise_rows(dy, kernels.INT12_LIMIT), matrix)
 
 
 def attention(

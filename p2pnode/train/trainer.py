@@ -126,6 +126,11 @@ class Trainer:
         return self._committed_hash if self._pending is None else self._pending.hash
 
     @property
+    def committed(self) -> State:
+        """The committed state. Its arrays are used again two commits later, unless lent."""
+        return self._committed
+
+    @property
     def committed_hash(self) -> bytes:
         """Hash (32 bytes) of the committed state, which `snapshot` holds."""
         return self._committed_hash
