@@ -1,4 +1,4 @@
-"""The command line: `python -m p2pnode join | demo | generate | devices`.
+"""The command line: `python -m p2pnode join | demo | generate | …`.
 
 Parses, checks, and hands over; heavy modules are imported only by the command that needs them.
 May import: everything below.
@@ -102,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_rehearse(commands)
     _add_devices(commands)
+    _add_reproduce(commands)
     return top
 
 
@@ -406,6 +407,20 @@ def _add_devices(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
 
 
+def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="compute again what a bundle of a wrong result disputes",
+        description="A node that meets a wrong result saves a folder `wrong-run-…` in --out. This "
+        "computes the result again, with this machine's kernels and with the reference, and says "
+        "who was right and which operation differs first.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    reproduce.set_defaults(run=_reproduce)
+    reproduce.add_argument("bundle", type=Path, help="the folder")
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
@@ -513,6 +528,12 @@ def _generate(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         reference=arguments.reference,
     )
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from p2pnode.reproduce_command import reproduce
+
+    return reproduce(arguments.bundle)
 
 
 def _rehearse(arguments: argparse.Namespace) -> int:

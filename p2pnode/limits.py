@@ -73,6 +73,10 @@ class Limits:
     """Text handed to a peer that lacks it; larger sets are copied by other means."""
     checkpoint_header_bytes: int = 1 * MIB
     """Header of a checkpoint: three entries for each tensor of the deepest model fit."""
+    bundles: int = 8
+    """Reproduction bundles kept in a folder; a machine that is often wrong fills no disk."""
+    bundle_case_bytes: int = 16 * MIB
+    """Text of a bundle: 2 x 131,071 token ids and the evidence of a slot fit."""
 
 
 LIMITS = Limits()

@@ -13,10 +13,12 @@ LAYERS = (
     (
         *("p2pnode.cli", "p2pnode.demo", "p2pnode.join"),
         *("p2pnode.generate_command", "p2pnode.rehearse_command", "p2pnode.devices_command"),
+        "p2pnode.reproduce_command",
     ),
     ("p2pnode.node",),
     ("p2pnode.room", "p2pnode.session", "p2pnode.share"),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices"),
+    ("p2pnode.bundle",),
     ("p2pnode.ui", "p2pnode.net"),
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
     ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
