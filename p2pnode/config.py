@@ -33,7 +33,16 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.width // self.heads
 
 
-class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings that made the states up to `until`, before they were changed."""
+
+    until: Annotated[int, Meta(ge=1, le=10_000_000)]
+    steps: Annotated[int, Meta(ge=1, le=10_000_000)]
+    lr: float
+    warmup: Annotated[int, Meta(ge=0, le=10_000_000)]
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything the final checkpoint depends on. Its hash is the run's identity.
 
     Floats are binary64 and survive JSON exactly (shortest round-trip form).
@@ -67,6 +76,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Steps between held-out losses; 0 switches them off."""
     eval_slots: Annotated[int, Meta(ge=1, le=64)]
     """Fixed held-out micro-batches."""
+    past: Annotated[tuple[Past, ...], Meta(max_length=32)] = ()
+    """What this run's first steps were made with, if it continues another run."""
 
     def canonical(self) -> bytes:
         """The one JSON form of this configuration (sorted keys, no spaces)."""
@@ -79,6 +90,38 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def tokens_per_slot(self) -> int:
         return self.micro_batch * self.model.seq_len
+
+    def at(self, step: int) -> RunConfig:
+        """The configuration that makes state `step`: this one, or one of its past."""
+        for i, old in enumerate(self.past):
+            if step <= old.until:
+                return msgspec.structs.replace(
+                    self, steps=old.steps, lr=old.lr, warmup=old.warmup, past=self.past[:i]
+                )
+        return self
+
+    def changed(
+        self, after: int, *, steps: int | None, lr: float | None, warmup: int | None
+    ) -> RunConfig:
+        """The run that goes on from state `after` of this one with other settings (None: as they
+        are). Raises ConfigError with a sentence."""
+        old = self.at(after)
+        new = (
+            self.steps if steps is None else steps,
+            self.lr if lr is None else lr,
+            self.warmup if warmup is None else warmup,
+        )
+        if new == (self.steps, self.lr, self.warmup):
+            raise ConfigError("the run has these settings already")
+        if after < 1:
+            raise ConfigError("the run has no step yet that another could go on from")
+        if new[0] <= after:
+            raise ConfigError(f"step {after} is taken: steps must be more than that")
+        past = Past(after, old.steps, old.lr, old.warmup)
+        config = msgspec.structs.replace(
+            self, steps=new[0], lr=new[1], warmup=new[2], past=(*old.past, past)
+        )
+        return parse_run_config(config.canonical())
 
     def check(self) -> None:
         """Raise ConfigError with one sentence if no run could have this configuration."""
@@ -105,6 +148,12 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value = getattr(self, name)
             if not (math.isfinite(value) and low <= value <= high):
                 raise ConfigError(f"{name} is {value}; it must lie between {low:g} and {high:g}")
+        ends = [0, *(past.until for past in self.past)]
+        if any(a >= b for a, b in zip(ends, [*ends[1:], self.steps], strict=True)) or any(
+            past.until > past.steps or not (math.isfinite(past.lr) and 0.0 <= past.lr <= 1.0)
+            for past in self.past
+        ):
+            raise ConfigError("the steps of its earlier settings do not follow each other")
 
 
 def parse_run_config(raw: bytes) -> RunConfig:
@@ -202,6 +251,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             warmup=warmup,
             eval_every=self.eval_every,
             eval_slots=4,
+            past=(),
             **OPTIMIZER_DEFAULTS,
         )
         # Bounds are declared once, on the fields; decoding is what enforces them.

@@ -14,6 +14,7 @@ from p2pnode.config import (
     OPTIMIZER_DEFAULTS,
     PRESETS,
     ModelConfig,
+    Past,
     RunConfig,
     RunOptions,
     parse_run_config,
@@ -131,6 +132,7 @@ CHANGED = {
     "init_std": 0.03,
     "eval_every": 51,
     "eval_slots": 5,
+    "past": (Past(10, 100, 1e-3, 5),),
 }
 CHANGED_MODEL = {"vocab": 512, "width": 192, "layers": 5, "heads": 6, "ffn": 257, "seq_len": 127}
 
@@ -319,3 +321,66 @@ def test_home_follows_the_platform(
     assert node_config.default_home() == tmp_path / end
     bare.setenv("P2PNODE_HOME", str(tmp_path / "mine"))
     assert node_config.default_home() == tmp_path / "mine"
+
+
+def a_run(**options: object) -> RunConfig:
+    return RunOptions(preset="nano", steps=40, lr=1e-3, warmup=4, **options).config(  # type: ignore[arg-type]
+        arithmetic_version=1, gates_digest="a" * 64, data="d" * 64
+    )
+
+
+def test_a_run_of_one_setting_has_no_past_in_its_name() -> None:
+    assert b"past" not in a_run().canonical()
+
+
+def test_changed_settings_are_another_run_with_a_past() -> None:
+    first = a_run()
+    second = first.changed(10, steps=60, lr=None, warmup=None)
+    third = second.changed(20, steps=None, lr=5e-4, warmup=0)
+    assert parse_run_config(third.canonical()) == third
+    for step, made_by in ((0, first), (10, first), (11, second), (20, second), (21, third)):
+        assert third.at(step) == made_by
+    assert (third.steps, third.lr, third.warmup) == (60, 5e-4, 0)
+    assert len({run.run_id() for run in (first, second, third)}) == 3
+
+
+def test_changing_again_at_an_earlier_step_forgets_the_later_settings() -> None:
+    first = a_run()
+    second = first.changed(10, steps=60, lr=None, warmup=None)
+    assert second.changed(10, steps=80, lr=None, warmup=None) == first.changed(
+        10, steps=80, lr=None, warmup=None
+    )
+    assert second.changed(7, steps=80, lr=None, warmup=None).at(7) == first
+
+
+@pytest.mark.parametrize(
+    ("after", "settings", "said"),
+    [
+        (10, {}, "already"),
+        (10, {"steps": 40}, "already"),
+        (0, {"steps": 50}, "no step yet"),
+        (10, {"steps": 10}, "must be more"),
+        (10, {"lr": 2.0}, "lr is"),
+        (10, {"warmup": -1}, "not a run configuration"),
+    ],
+)
+def test_changes_that_no_run_takes(after: int, settings: dict[str, object], said: str) -> None:
+    wanted = {"steps": None, "lr": None, "warmup": None} | settings
+    with pytest.raises(ConfigError, match=said):
+        a_run().changed(after, **wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        (Past(20, 40, 1e-3, 0), Past(20, 40, 1e-3, 0)),
+        (Past(20, 40, 1e-3, 0), Past(10, 40, 1e-3, 0)),
+        (Past(40, 40, 1e-3, 0),),
+        (Past(20, 10, 1e-3, 0),),
+        (Past(20, 40, float("inf"), 0),),
+        (Past(20, 40, 3.0, 0),),
+    ],
+)
+def test_a_past_that_cannot_have_been(past: tuple[Past, ...]) -> None:
+    with pytest.raises(ConfigError, match="follow each other"):
+        msgspec.structs.replace(a_run(), past=past).check()

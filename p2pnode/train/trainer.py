@@ -93,7 +93,7 @@ class Trainer:
         self._pending: _Pending | None = None
         self._spare: tuple[F32, F32, F32] | None = None
         self._weights: Weights | None = None
-        self._adopt(initial_state(config))
+        self._adopt(initial_state(config.at(0)))
 
     def _adopt(self, state: State) -> None:
         self._committed = state
@@ -210,6 +210,7 @@ class Trainer:
             raise TrainerError(
                 f"step {step} cannot be applied at step {self.step}: {self._where()}"
             )
+        base = self._base()
         if step >= self.config.steps:
             raise TrainerError(f"step {step} is beyond the run's {self.config.steps} steps")
         if total.dtype != np.int32 or total.shape != (self.parameters,):
@@ -219,12 +220,17 @@ class Trainer:
         if expected_checksum is not None and (checksum(total) - expected_checksum) % 2**63:
             raise TrainerError(f"the sum of step {step} does not have its slots' checksum")
         with _named(f"step {step} was not applied"):
-            update = apply_update(self.kernels, self._committed, total, max_abs, self._spare)
+            update = apply_update(self.kernels, base, total, max_abs, self._spare)
         self._spare = None
         state_hash = update.state.hash()
         self._pending = _Pending(update.state, state_hash, total, tuple(max_abs))
         self._weights = None
         return AppliedInfo(step + 1, state_hash, update.grad_norm, update.lr)
+
+    def _base(self) -> State:
+        """The committed state under the settings that make the next one."""
+        config = self.config.at(self._committed.step + 1)
+        return dataclasses.replace(self._committed, config=config)
 
     def verify(self, step: int) -> VerifyResult:
         """Apply the pending step again from the old state with the reference kernels."""
@@ -233,8 +239,9 @@ class Trainer:
             return VerifyResult(step + 1, b"", False, ("committed state",))
         try:
             with _named(f"step {step} applied again"):
+                base = dataclasses.replace(self._committed, config=pending.state.config)
                 again = apply_update(
-                    self._reference_kernels(), self._committed, pending.total, pending.max_abs
+                    self._reference_kernels(), base, pending.total, pending.max_abs
                 ).state
         except NonFiniteError:  # the compiled kernels accepted what must be refused
             return VerifyResult(step + 1, b"", False, ("non-finite value",))
@@ -267,6 +274,29 @@ class Trainer:
         pending = "none" if self._pending is None else str(self._committed.step)
         return f"{self._committed.step} steps are committed, the pending step is {pending}"
 
+    def turn(self, config: RunConfig) -> None:
+        """Go on with the settings of `config`, which has the states that are here in its past.
+        Raises RunMismatchError if it has not."""
+        if config.at(self._newest.step) != self._newest.config:
+            raise RunMismatchError(
+                f"The state of step {self._newest.step} is not one of run "
+                f"{config.run_id().hex()[:8]}."
+            )
+        self.config = config
+
+    def restart(self, config: RunConfig, state: State | None) -> None:
+        """Drop everything and go on from `state`, or else from the first one, as a part of run
+        `config` of the same model and data. Raises RunMismatchError."""
+        if state is None:
+            state = initial_state(config.at(0))
+        elif config.at(state.step) != state.config:
+            raise RunMismatchError(
+                f"The state of step {state.step} is not one of run {config.run_id().hex()[:8]}."
+            )
+        self.config = config
+        self._spare = None
+        self._adopt(state)
+
     # Measuring, saving
 
     def heldout_loss(self) -> HeldOut:
@@ -288,7 +318,7 @@ class Trainer:
         """Take up the state in `data`; a pending step is dropped. Raises CheckpointError if it is
         damaged or of another run, and keeps the present state."""
         state = codec.decode(data)
-        if state.config != self.config:
+        if state.config != self.config.at(state.step):
             raise CheckpointError(
                 f"The checkpoint belongs to run {state.config.run_id().hex()[:8]}, "
                 f"this is run {self.config.run_id().hex()[:8]}."

@@ -421,3 +421,67 @@ def test_restoring_drops_a_pending_step(micro):
     micro.restore(saved)
     assert (micro.step, micro.committed_step) == (0, 0)
     assert compute_set(micro).evidence
+
+
+def test_changed_settings_go_on_from_the_state() -> None:
+    """Three ways to one run: changed on the way, from the start, and from a checkpoint."""
+    first = micro_config()
+    second = first.changed(3, steps=30, lr=first.lr / 2, warmup=None)
+    changed = new_trainer(first, reference=True)
+    train(changed, 3)
+    before = changed.state_hash
+    changed.turn(second)
+    assert changed.state_hash == before, "what is there stays what it is"
+    saved = changed.snapshot()
+    train(changed, 3)
+    whole = new_trainer(second, reference=True)
+    train(whole, 6)
+    assert whole.state_hash == changed.state_hash
+    resumed = new_trainer(second, reference=True)
+    resumed.restore(saved)
+    train(resumed, 3)
+    assert resumed.state_hash == changed.state_hash
+    unchanged = new_trainer(first, reference=True)
+    train(unchanged, 6)
+    assert unchanged.state_hash != changed.state_hash
+    assert not np.array_equal(
+        codec.decode(unchanged.snapshot()).weights, codec.decode(changed.snapshot()).weights
+    )
+
+
+def test_changing_while_a_step_waits_for_its_commit() -> None:
+    first = micro_config()
+    second = first.changed(2, steps=30, lr=first.lr / 2, warmup=None)
+    t = new_trainer(first, reference=True)
+    train(t, 1)
+    whole = compute_set(t)
+    t.apply(1, whole.sum, whole.max_abs)
+    t.turn(second)
+    assert t.verify(1).sound
+    t.commit(1)
+    train(t, 2)
+    expected = new_trainer(second, reference=True)
+    train(expected, 4)
+    assert t.state_hash == expected.state_hash
+
+
+def test_a_change_of_the_past_is_refused_and_restarting_follows_it() -> None:
+    first = micro_config()
+    second = first.changed(2, steps=30, lr=first.lr / 2, warmup=None)
+    t = new_trainer(first, reference=True)
+    train(t, 2)
+    early = codec.decode(t.snapshot())
+    train(t, 1)
+    late = codec.decode(t.snapshot())
+    with pytest.raises(RunMismatchError):
+        t.turn(second)
+    with pytest.raises(RunMismatchError):
+        t.restart(second, late)
+    assert t.step == 3
+    t.restart(second, early)
+    train(t, 1)
+    again = new_trainer(second, reference=True)
+    train(again, 3)
+    assert t.state_hash == again.state_hash
+    t.restart(second, None)
+    assert t.step == 0
