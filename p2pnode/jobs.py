@@ -17,7 +17,8 @@ import numpy as np
 
 from p2pnode.errors import CheckpointError, NonFiniteError
 from p2pnode.protocol import effects, events, fetch
-from p2pnode.protocol.messages import Buffer, SlotEvidence
+from p2pnode.protocol.messages import Buffer, Shard, SlotEvidence
+from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder
 from p2pnode.train.evidence import AppliedInfo, GradientSum, HeldOut
@@ -77,17 +78,29 @@ class Jobs:
         )
         if partial.remaining:
             return None
+        payload = _bytes_of(partial.sum)
         return events.Computed(
             effect.step,
             effect.slots,
             effect.reference,
             kernels.probe(self._trainer.kernels),
             tuple(partial.evidence),
-            _bytes_of(partial.sum),
+            payload,
+            digest_pieces(payload, Shard(0, 1), self._trainer.parameters),
         )
 
     def reduce(self, effect: effects.Reduce) -> events.Reduced | events.ReduceRefused:
-        """Add the parts of one shard exactly; a part that no honest peer can send is named."""
+        """Add the parts of one shard exactly; a part that is not what its worker pledged, or that
+        no honest peer can send, is named."""
+        for i, (part, digests) in enumerate(zip(effect.parts, effect.digests, strict=True)):
+            if digests and digest_pieces(part, effect.shard, self._trainer.parameters) != digests:
+                return events.ReduceRefused(
+                    effect.step,
+                    effect.shard,
+                    effect.ticket,
+                    i,
+                    "has other bytes than it pledged",
+                )
         arrays = [_int32(part) for part in effect.parts]
         for i, (array, size) in enumerate(zip(arrays, effect.sizes, strict=True)):
             limit = size * self._grid_limit
@@ -97,7 +110,7 @@ class Jobs:
                     effect.shard,
                     effect.ticket,
                     i,
-                    f"it holds values beyond {limit}, the most that {size} slots can add up to",
+                    f"holds values beyond {limit}, the most that {size} slots can add up to",
                 )
         total = self._trainer.add(arrays)
         return events.Reduced(effect.step, effect.shard, effect.ticket, _bytes_of(total))

@@ -41,6 +41,8 @@ from p2pnode.protocol.lobby import (
     Ready,
     announce,
     check_announce,
+    pledge_is_signed,
+    sign_pledge,
     sign_stop,
     stop_is_signed,
 )
@@ -418,6 +420,8 @@ class Node:
             boot=secrets.randbits(63),
             probe=trainer.expected_probe,
             members=roster.ids,
+            sign=lambda digest: sign_pledge(self._room.identity, digest),
+            signed=self._signed,
             applied=trainer.step,
             stop_valid=lambda order: stop_is_signed(
                 host_key, run, order.last_step, order.signature
@@ -438,6 +442,10 @@ class Node:
         return Session(
             setup, config, jobs, worker=self._worker, mesh=self._room.mesh, show=self._console.show
         )
+
+    def _signed(self, peer: PeerId, digest: bytes, signature: bytes) -> bool:
+        member = self._room.roster.member(peer) if self._room.roster is not None else None
+        return member is not None and pledge_is_signed(member.key, digest, signature)
 
     def _meet(self, session: Session) -> None:
         """Let the core hear of the others; a host's first plan then knows who is there."""

@@ -94,7 +94,9 @@ def test_any_split_into_sets_gives_the_same_step(tmp_path: Path) -> None:
             low, high = shard.bounds(bench.trainer.parameters)
             parts = tuple(memoryview(c.payload)[4 * low : 4 * high] for c in computed)
             sizes = tuple(len(c.slots) for c in computed)
-            reduced = bench.jobs.reduce(effects.Reduce(1, shard, ticket, parts, sizes))
+            first, last = shard.pieces
+            digests = tuple(c.pieces[first:last] for c in computed)
+            reduced = bench.jobs.reduce(effects.Reduce(1, shard, ticket, parts, sizes, digests))
             assert (reduced.step, reduced.shard, reduced.ticket) == (1, shard, ticket)
             sums.append(reduced.payload)
         summary = summarise([item for c in computed for item in c.evidence])
@@ -146,8 +148,8 @@ def test_the_part_with_impossible_values_is_named(bench: Bench, sign: int) -> No
     edge[3], beyond[3] = sign * 2 * most, sign * (2 * most + 1)
 
     def reduce(*parts: np.ndarray, sizes: tuple[int, ...]) -> Any:
-        effect = effects.Reduce(1, WHOLE, 9, tuple(part.tobytes() for part in parts), sizes)
-        return bench.jobs.reduce(effect)
+        raw = tuple(part.tobytes() for part in parts)
+        return bench.jobs.reduce(effects.Reduce(1, WHOLE, 9, raw, sizes, ((),) * len(raw)))
 
     assert isinstance(reduce(honest, edge, sizes=(2, 2)), events.Reduced)
     refused = reduce(honest, beyond, sizes=(2, 2))
@@ -159,8 +161,25 @@ def test_the_part_with_impossible_values_is_named(bench: Bench, sign: int) -> No
 
 def test_the_most_negative_integer_is_impossible(bench: Bench) -> None:
     part = np.full(3, -(2**31), "<i4").tobytes()
-    refused = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (part,), (SLOTS,)))
+    refused = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (part,), (SLOTS,), ((),)))
     assert isinstance(refused, events.ReduceRefused)
+
+
+def test_a_part_with_other_bytes_than_pledged_is_named(bench: Bench) -> None:
+    ours, theirs = bench.compute(1, (0, 1)), bench.compute(1, (2, 3))
+    shard = Shard(1, 3)
+    low, high = shard.bounds(bench.trainer.parameters)
+    first, last = shard.pieces
+    parts = [bytes(memoryview(c.payload)[4 * low : 4 * high]) for c in (ours, theirs)]
+    digests = ((), theirs.pieces[first:last])
+    effect = effects.Reduce(1, shard, 0, tuple(parts), (2, 2), digests)
+    assert isinstance(bench.jobs.reduce(effect), events.Reduced)
+    other = bytearray(parts[1])
+    other[-1] ^= 1
+    effect = dataclasses.replace(effect, parts=(parts[0], bytes(other)))
+    refused = bench.jobs.reduce(effect)
+    assert isinstance(refused, events.ReduceRefused)
+    assert (refused.part, refused.reason) == (1, "has other bytes than it pledged")
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 3])
@@ -169,7 +188,7 @@ def test_payloads_may_lie_askew_in_their_message(bench: Bench, offset: int) -> N
     message = bytearray(offset) + computed.payload
     askew = memoryview(message)[offset:]
     assert _int32(askew).flags.aligned
-    reduced = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (askew,), (SLOTS,)))
+    reduced = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (askew,), (SLOTS,), ((),)))
     assert np.array_equal(values(reduced.payload), values(computed.payload))
     apply = effects.Apply(1, (askew,), summarise(computed.evidence))
     assert isinstance(bench.jobs.apply(apply), events.Applied)

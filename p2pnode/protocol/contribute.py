@@ -1,6 +1,6 @@
 """What this node computes: its sets of the current step, and handing them to the shard owners.
 
-May import: board, effects, events, messages, reduce.
+May import: board, effects, events, messages, pledges, reduce.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from p2pnode.protocol.board import Board
 from p2pnode.protocol.effects import CancelCompute, Compute
 from p2pnode.protocol.events import Computed
 from p2pnode.protocol.messages import Contribution, PeerId, Plan, Priority, Shard, Slots
+from p2pnode.protocol.pledges import Pledges
 from p2pnode.protocol.reduce import Part, Shelf
 
 FORGET_SPEED = 32
@@ -19,17 +20,20 @@ gets another chance."""
 
 
 class Contributor:
-    """Computes this node's sets of step `applied` + 1 and keeps them until it is applied."""
+    """Computes this node's sets of step `applied` + 1, pledges and keeps them until it is
+    applied."""
 
-    def __init__(self, board: Board, shelf: Shelf) -> None:
+    def __init__(self, board: Board, shelf: Shelf, pledges: Pledges) -> None:
         self._board = board
         self._shelf = shelf
+        self._pledges = pledges
         self.held: dict[Slots, Computed] = {}
         self.speed = 0.0
         self._running: Slots | None = None
         self._started = 0.0
         self._measured = 0
-        self._sent: set[tuple[Slots, Shard, PeerId]] = set()
+        self._sent: set[tuple[Slots, Shard | None, PeerId]] = set()
+        """Shards of sets, and their pledges (None), and whom they went to."""
         self._hopeless: set[Slots] = set()
 
     def cancel(self) -> None:
@@ -80,6 +84,7 @@ class Contributor:
             self.speed = rate if self.speed == 0.0 else 0.5 * (self.speed + rate)
             self._measured = event.step
         self.held[event.slots] = event
+        self._pledges.make(event)
 
     def refused(self, slots: Slots) -> None:
         """The set has no finite gradient here; whether that is so is for guard to find out."""
@@ -88,12 +93,19 @@ class Contributor:
             self._running = None
 
     def push(self, plan: Plan | None) -> None:
-        """Send every set of the plan that is held to the owners that have not had it."""
+        """Send every set of the plan that is held to the owners that have not had it, and its
+        pledge to everybody before."""
         if plan is None or not self.held:
             return
         for work in plan.work:
             if work.slots not in self.held:
                 continue
+            for peer in (*plan.roster, *plan.observers):
+                told = (work.slots, None, peer)
+                if peer == self._board.me or told in self._sent:
+                    continue
+                if self.pledge(work.slots, peer):
+                    self._sent.add(told)
             for index, owner in enumerate(plan.owners):
                 peer = plan.roster[owner]
                 item = (work.slots, Shard(index, len(plan.owners)), peer)
@@ -114,17 +126,24 @@ class Contributor:
         held = self.held[slots]
         low, high = shard.bounds(self._board.setup.parameters)
         base = self._board.hashes[self._board.applied]
-        message = Contribution(
-            self._board.setup.run, held.step, base, slots, shard, held.probe, held.evidence
-        )
+        message = Contribution(self._board.setup.run, held.step, base, slots, shard)
         return message, memoryview(held.payload)[4 * low : 4 * high]
+
+    def pledge(self, slots: Slots, peer: PeerId) -> bool:
+        """Send the pledge for a held set; False if there is no way to the peer now. It goes the
+        way of the contributions, so that it comes before them."""
+        step = self.held[slots].step
+        pledge = self._pledges.get(step, slots, self._board.me)
+        if pledge is None:
+            return False
+        return self._board.send(peer, pledge, b"", Priority.SHARD, ("pledge", step, slots))
 
     def give(self, slots: Slots, shard: Shard, peer: PeerId) -> bool:
         """Hand a held set's contribution to the owner (maybe this node); False if there is no
         way to the peer now."""
         message, payload = self.message(slots, shard)
         if peer == self._board.me:
-            part = Part(peer, message.base, message.evidence, payload)
+            part = Part(peer, message.base, payload)
             return self._shelf.put_part(message.step, slots, shard, part)
         key = ("contribution", message.step, slots, shard)
         return self._board.send(peer, message, payload, Priority.SHARD, key)

@@ -32,11 +32,13 @@ from p2pnode.protocol.messages import (
     Contribution,
     PeerId,
     Plan,
+    Pledge,
     ShardSum,
     Status,
     Want,
 )
 from p2pnode.protocol.plans import Plans
+from p2pnode.protocol.pledges import Pledges
 from p2pnode.protocol.recount import Recount
 from p2pnode.protocol.recover import Election, Repair
 from p2pnode.protocol.reduce import Shelf
@@ -49,9 +51,10 @@ class StepCore:
 
     def __init__(self, setup: Setup) -> None:
         self._board = board = Board(setup)
-        self._shelf = Shelf(board)
-        self._contributor = Contributor(board, self._shelf)
-        self._guard = Guard(board, self._shelf, self._contributor)
+        self._pledges = Pledges(board)
+        self._shelf = Shelf(board, self._pledges)
+        self._contributor = Contributor(board, self._shelf, self._pledges)
+        self._guard = Guard(board, self._shelf, self._contributor, self._pledges)
         self._verdict = Verdict(board, self._guard, self._shelf)
         self._election = Election(board)
         self._lead = Lead(board)
@@ -164,7 +167,7 @@ class StepCore:
             case ev.ReduceRefused(step, shard, ticket, part, reason):
                 culprit = self._shelf.reduce_refused(step, shard, ticket, part)
                 if culprit is not None:
-                    self._guard.accuse(culprit, step, f"its contribution is impossible: {reason}")
+                    self._guard.accuse(culprit, step, f"its contribution {reason}")
             case ev.Applied(step, state_hash):
                 self._applied(step, state_hash)
             case ev.ApplyRefused():
@@ -197,6 +200,8 @@ class StepCore:
                     self._status(peer, status)
             case Plan() as plan:
                 self._plans.take(plan)
+            case Pledge() as pledge:
+                self._guard.pledge(peer, pledge)
             case Contribution() as contribution:
                 self._guard.contribution(peer, contribution, event.payload)
             case ShardSum() as shard_sum:
@@ -267,6 +272,7 @@ class StepCore:
         board.plans = {number: plan for number, plan in board.plans.items() if number >= step - 1}
         self._contributor.step_changed()
         self._shelf.state_changed()
+        self._pledges.state_changed()
         self._guard.state_changed()
         self._repair.progressed()
 

@@ -62,7 +62,8 @@ class Reduce:
     """Add `parts` (int32, in roster order); result Reduced or ReduceRefused with this `ticket`.
 
     `sizes[i]` is the number of slots in part i: honest values are at most `sizes[i]` times the
-    largest magnitude of the grid.
+    largest magnitude of the grid. `digests[i]` are what the pieces of part i must have (see
+    pieces.digest_pieces); none if the part is this node's own.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Reduce:
     ticket: int
     parts: tuple[Buffer, ...]
     sizes: tuple[int, ...]
+    digests: tuple[tuple[bytes, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

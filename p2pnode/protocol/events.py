@@ -60,7 +60,8 @@ class MessageReceived:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Computed:
-    """Result of Compute. `payload`: exact sum of the set's gradients, all parameters, int32."""
+    """Result of Compute. `payload`: exact sum of the set's gradients, all parameters, int32.
+    `pieces`: SHA-256 of each of its pieces (see pieces.digest_pieces)."""
 
     step: int
     slots: tuple[int, ...]
@@ -68,6 +69,7 @@ class Computed:
     probe: bytes
     evidence: tuple[SlotEvidence, ...]
     payload: Buffer
+    pieces: tuple[bytes, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Reduced:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReduceRefused:
-    """Part number `part` of Reduce holds values no honest peer can send."""
+    """Part number `part` of Reduce is not what its worker pledged, or nothing honest."""
 
     step: int
     shard: Shard

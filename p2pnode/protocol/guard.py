@@ -1,6 +1,6 @@
 """What may be taken from others: contributions, sums, claims; and what follows if it is wrong.
 
-May import: errors, board, contribute, effects, events, messages, reduce.
+May import: errors, board, contribute, effects, events, messages, pledges, reduce.
 
 The rule: a statement about a slot that contradicts another one is settled by computing the slot
 with the reference kernels here, not by believing either.
@@ -21,11 +21,15 @@ from p2pnode.protocol.messages import (
     Claim,
     Contribution,
     PeerId,
+    Pledge,
     Shard,
     ShardSum,
     SlotEvidence,
+    Slots,
+    pledge_digest,
 )
-from p2pnode.protocol.reduce import AHEAD, Part, Shelf
+from p2pnode.protocol.pledges import AHEAD, Pledges
+from p2pnode.protocol.reduce import Part, Shelf
 
 NOT_FINITE = None
 """What a claim says of a slot, where evidence would say its values."""
@@ -42,10 +46,13 @@ class _Check:
 class Guard:
     """Judges what other peers state about slots."""
 
-    def __init__(self, board: Board, shelf: Shelf, contributor: Contributor) -> None:
+    def __init__(
+        self, board: Board, shelf: Shelf, contributor: Contributor, pledges: Pledges
+    ) -> None:
         self._board = board
         self._shelf = shelf
         self._contributor = contributor
+        self._pledges = pledges
         self._seen: dict[tuple[int, int], tuple[PeerId, SlotEvidence]] = {}
         self._checks: dict[tuple[int, int], _Check] = {}
         self._settled: dict[tuple[int, int], SlotEvidence] = {}
@@ -54,30 +61,69 @@ class Guard:
         self.claim: Claim | None = None
         """The slot that is not finite, as far as this node knows by itself."""
 
-    # Contributions and sums
+    # Pledges, contributions and sums
+
+    def pledge(self, peer: PeerId, message: Pledge) -> None:
+        """Take, ignore or refuse a pledge that `peer` sent or passed on. PeerError if no honest
+        peer could send it."""
+        board, setup = self._board, self._board.setup
+        step, worker = message.step, message.peer
+        self._check_slots(message.slots, step)
+        if tuple(item.slot for item in message.evidence) != message.slots:
+            raise PeerError(f"a pledge to step {step} has evidence for other slots")
+        if any(len(item.max_abs) != setup.tensors for item in message.evidence):
+            raise PeerError(f"a pledge to step {step} has evidence for another model")
+        if not board.committed < step <= board.applied + AHEAD or worker not in board.peers:
+            return
+        if not self.trusted(worker) or not self._pledges.has_room(message):
+            return
+        known = self._pledges.get(step, message.slots, worker)
+        if known == message:
+            return
+        if not setup.signed(worker, pledge_digest(message), message.signature):
+            raise PeerError(f"a pledge to step {step} has not the signature of its worker")
+        if known is not None and known.base == message.base:
+            self._lied(known, message)
+            return
+        if known is None or known.base != board.hashes.get(step - 1):
+            self._pledges.keep(message)
+            self._weigh(message)
+
+    def _lied(self, known: Pledge, other: Pledge) -> None:
+        """Two signed statements of one worker about one set differ: both go to everybody, who
+        then needs to believe nobody."""
+        for peer, _ in self._board.good_peers():
+            for pledge in (known, other):
+                self._board.send(peer, pledge, key=("lie", pledge.peer, pledge_digest(pledge)))
+        self.accuse(known.peer, known.step, f"it pledged two things for slots {known.slots}")
+
+    def _weigh(self, pledge: Pledge) -> None:
+        """What a pledge says about the current step, if it starts from our state. One that starts
+        from another says nothing here: the commit rule finds out whose state is wrong."""
+        board = self._board
+        if pledge.step != board.applied + 1 or pledge.base != board.hashes[board.applied]:
+            return
+        if pledge.probe != board.setup.probe:
+            what = "failed" if pledge.probe else "did not run"
+            self.accuse(pledge.peer, pledge.step, f"its kernel probe {what}")
+        else:
+            self.agrees(pledge.peer, pledge.step, pledge.evidence)
 
     def contribution(self, peer: PeerId, message: Contribution, payload: Buffer) -> None:
-        """Take, ignore or refuse a contribution. PeerError if no honest peer could send it."""
-        board, setup = self._board, self._board.setup
-        slots, step = message.slots, message.step
+        """Take or ignore a contribution. PeerError if no honest peer could send it."""
+        board, step = self._board, message.step
         self._check_shard(message.shard, payload)
-        if list(slots) != sorted(set(slots)) or slots[-1] >= setup.slots:
-            raise PeerError(f"a contribution to step {step} names slots that do not exist")
-        if tuple(item.slot for item in message.evidence) != slots:
-            raise PeerError(f"a contribution to step {step} has evidence for other slots")
-        if any(len(item.max_abs) != setup.tensors for item in message.evidence):
-            raise PeerError(f"a contribution to step {step} has evidence for another model")
+        self._check_slots(message.slots, step)
         if not board.applied < step <= board.applied + AHEAD or not self.trusted(peer):
             return
         if step == board.applied + 1 and message.base != board.hashes[board.applied]:
-            return  # from another state; the commit rule finds out whose is wrong
-        if message.probe != setup.probe:
-            what = "failed" if message.probe else "did not run"
-            self.accuse(peer, step, f"its kernel probe {what}")
-            return
-        if self.agrees(peer, step, message.evidence):
-            part = Part(peer, message.base, message.evidence, payload)
-            self._shelf.put_part(step, slots, message.shard, part)
+            return  # from another state, as above
+        part = Part(peer, message.base, payload)
+        self._shelf.put_part(step, message.slots, message.shard, part)
+
+    def _check_slots(self, slots: Slots, step: int) -> None:
+        if list(slots) != sorted(set(slots)) or slots[-1] >= self._board.setup.slots:
+            raise PeerError(f"work of step {step} names slots that do not exist")
 
     def sum(self, peer: PeerId, message: ShardSum, payload: Buffer) -> None:
         """Take or ignore a sum. PeerError if no honest peer could send it."""
@@ -234,3 +280,5 @@ class Guard:
         self._settled = {where: said for where, said in self._settled.items() if where[0] > applied}
         if self.claim is not None and self.claim.step <= applied:
             self.claim = None
+        for pledge in self._pledges.of(applied + 1):
+            self._weigh(pledge)

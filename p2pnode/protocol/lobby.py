@@ -25,6 +25,7 @@ Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 _LABEL = b"run"
 _STOP = b"stop"
+_PLEDGE = b"pledge"
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -111,3 +112,13 @@ def sign_stop(host: Identity, run: bytes, last_step: int) -> bytes:
 def stop_is_signed(host_key: bytes, run: bytes, last_step: int, signature: bytes) -> bool:
     """Whether the host gave this order for this run."""
     return verify(host_key, signature, _STOP, run, last_step.to_bytes(8, "big"))
+
+
+def sign_pledge(worker: Identity, digest: bytes) -> bytes:
+    """A worker's signature under what it has computed; `digest`: messages.pledge_digest."""
+    return worker.sign(_PLEDGE, digest)
+
+
+def pledge_is_signed(worker_key: bytes, digest: bytes, signature: bytes) -> bool:
+    """Whether the worker signed this pledge, which names its run."""
+    return verify(worker_key, signature, _PLEDGE, digest)

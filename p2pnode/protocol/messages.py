@@ -17,6 +17,7 @@ can only repeat. Every field is bounded; `decode` raises PeerError for anything 
 from __future__ import annotations
 
 import enum
+import hashlib
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -37,6 +38,9 @@ PART_BYTES = 256 * KIB
 """Size of every part of a blob but the last; hashing one takes well under a millisecond."""
 MAX_PARTS = 65_536
 MAX_TENSORS = 4_096
+PIECES = 128
+"""Nearly equal pieces of the flat parameter vector. Shards are made of whole pieces, so that a
+worker's digests of its pieces hold for any cut into shards (two for each of the largest roster)."""
 
 Id = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -59,18 +63,26 @@ class _Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Base of the structures that messages are made of."""
 
 
+def piece_start(piece: int, parameters: int) -> int:
+    """First element of a piece in a vector of `parameters` elements."""
+    return parameters * piece // PIECES
+
+
 class Shard(_Part, frozen=True):
-    """Part `index` of the flat parameter vector cut into `count` nearly equal pieces."""
+    """Part `index` of the flat parameter vector cut into `count` nearly equal runs of pieces."""
 
     index: Annotated[int, Meta(ge=0, le=LIMITS.peers - 1)]
     count: Annotated[int, Meta(ge=1, le=LIMITS.peers)]
 
+    @property
+    def pieces(self) -> tuple[int, int]:
+        """First and one-past-last piece of the shard."""
+        return PIECES * self.index // self.count, PIECES * (self.index + 1) // self.count
+
     def bounds(self, parameters: int) -> tuple[int, int]:
         """First and one-past-last element of the shard in a vector of `parameters` elements."""
-        return (
-            parameters * self.index // self.count,
-            parameters * (self.index + 1) // self.count,
-        )
+        first, last = self.pieces
+        return piece_start(first, parameters), piece_start(last, parameters)
 
 
 class SlotEvidence(_Part, frozen=True):
@@ -212,17 +224,14 @@ class Plan(_Message, frozen=True, tag=2):
 
 
 class Contribution(_Message, frozen=True, tag=3):
-    """Worker to owner. Payload: the shard of the sum of the set's gradients, int32."""
+    """Worker to owner. Payload: the shard of the sum of the set's gradients, int32. It counts only
+    with the worker's pledge for the set, whose digests its bytes must have."""
 
     step: Step
     base: Digest
     """Hash of the state before the step, from which the gradients were computed."""
     slots: Slots
     shard: Shard
-    probe: Annotated[bytes, Meta(max_length=32)]
-    """Hash of the kernel probe that ran with the set; empty: it did not run."""
-    evidence: Annotated[tuple[SlotEvidence, ...], Meta(min_length=1, max_length=1_024)]
-    """One for each of `slots`."""
 
 
 class ShardSum(_Message, frozen=True, tag=4):
@@ -281,6 +290,26 @@ class BlobPart(_Message, frozen=True, tag=10):
     part: Annotated[int, Meta(ge=0, le=MAX_PARTS - 1)]
 
 
+class Pledge(_Message, frozen=True, tag=11):
+    """Worker to all, before any sum is known: what it computed. Signed, so that anybody may pass
+    it on, and two that differ prove a lie to anybody."""
+
+    peer: Id
+    """The worker."""
+    step: Step
+    base: Digest
+    """Hash of the state before the step, from which the gradients were computed."""
+    slots: Slots
+    probe: Annotated[bytes, Meta(max_length=32)]
+    """Hash of the kernel probe that ran with the set; empty: it did not run."""
+    evidence: Annotated[tuple[SlotEvidence, ...], Meta(min_length=1, max_length=1_024)]
+    """One for each of `slots`."""
+    pieces: Annotated[tuple[Digest, ...], Meta(min_length=PIECES, max_length=PIECES)]
+    """SHA-256 of each piece of the sum of the set's gradients, int32 little-endian."""
+    signature: Annotated[bytes, Meta(max_length=64)]
+    """The worker's, of `pledge_digest`."""
+
+
 Message: TypeAlias = (
     Status
     | Plan
@@ -292,6 +321,7 @@ Message: TypeAlias = (
     | BlobWant
     | BlobIndex
     | BlobPart
+    | Pledge
 )
 
 
@@ -315,6 +345,13 @@ def encode(message: Message, payload: Buffer = b"") -> list[Buffer]:
     if len(payload):
         buffers.append(payload)
     return buffers
+
+
+def pledge_digest(pledge: Pledge) -> bytes:
+    """SHA-256 of all that a pledge says, without its signature: what its worker signs."""
+    return hashlib.sha256(
+        b"p2pnode/1 pledge" + _encoder.encode(msgspec.structs.replace(pledge, signature=b""))
+    ).digest()
 
 
 def decode(raw: Buffer) -> tuple[Message, memoryview]:

@@ -140,10 +140,13 @@ class Repair:
                 if self._may_ask(("sum", shard, peer), peer):
                     board.send(peer, Want(board.setup.run, step, (), (shard,)))
                 continue
-            for slots in self._shelf.missing_parts(plan, index):
+            for slots, debtor in self._shelf.missing_parts(plan, index).items():
                 for holder, status in board.good_peers():
                     if status.applied == step - 1 and slots in status.sets:
-                        by_set.setdefault((holder, slots), []).append(shard)
+                        # Who sent its part owes only its pledge, which comes before every answer.
+                        wanted = by_set.setdefault((holder, slots), [])
+                        if holder != debtor:
+                            wanted.append(shard)
         for (holder, slots), shards in by_set.items():
             if self._may_ask(("set", slots, holder), holder):
                 board.send(holder, Want(board.setup.run, step, slots, tuple(shards)))
@@ -221,6 +224,7 @@ class Repair:
                 if shard in sums:
                     self._shelf.give(message.step, shard, peer)
         elif message.step == board.applied + 1 and message.slots in self._contributor.held:
+            self._contributor.pledge(message.slots, peer)
             for shard in message.shards:
                 if shard.index < shard.count:
                     self._contributor.give(message.slots, shard, peer)

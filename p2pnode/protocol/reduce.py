@@ -1,7 +1,7 @@
 """What this node holds of other peers' work: contributions to its shards, and sums.
 
-May import: board, effects, evidence, messages. Whether a contribution may be taken is decided in
-guard; here it is only kept, within bounds.
+May import: board, effects, evidence, messages, pledges. Whether a contribution may be taken is
+decided in guard; here it is only kept, within bounds.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from p2pnode.protocol.messages import (
     Buffer,
     PeerId,
     Plan,
+    Pledge,
     Priority,
     Shard,
     ShardSum,
-    SlotEvidence,
     Slots,
     Summary,
 )
+from p2pnode.protocol.pledges import Pledges
 
-AHEAD = 2
-"""Contributions are taken for this many steps after the applied one: a faster peer may have
-applied the current step already."""
 BACKLOG = 32
 """Most steps whose sums are kept before they are applied (a joiner receives state meanwhile)."""
 LAYOUTS = 4
@@ -38,7 +36,6 @@ class Part:
 
     peer: PeerId
     base: bytes
-    evidence: tuple[SlotEvidence, ...]
     payload: Buffer
 
 
@@ -64,8 +61,9 @@ class _Reduction:
 class Shelf:
     """Contributions and sums by their coordinates."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, pledges: Pledges) -> None:
         self._board = board
+        self._pledges = pledges
         self.parts: dict[int, dict[tuple[Slots, Shard], Part]] = {}
         self.sums: dict[int, dict[Shard, Sum]] = {}
         self._reducing: dict[tuple[int, Shard], _Reduction] = {}
@@ -95,9 +93,11 @@ class Shelf:
         self.kept_from = step + 1
 
     def put_part(self, step: int, slots: Slots, shard: Shard, part: Part) -> bool:
-        """Keep a contribution; False if there is one for these coordinates or no room."""
+        """Keep a contribution; False if there is a pledged one for these coordinates or no
+        room."""
         parts = self.parts.setdefault(step, {})
-        if (slots, shard) in parts:
+        known = parts.get((slots, shard))
+        if known is not None and (known.peer == part.peer or self._pledge(step, slots, known)):
             return False
         held = sum(len(kept.payload) for kept in parts.values() if kept.peer == part.peer)
         # A recount takes all shards of every cut; what is this node's own takes no memory.
@@ -107,11 +107,24 @@ class Shelf:
         parts[slots, shard] = part
         return True
 
-    def missing_parts(self, plan: Plan, index: int) -> list[Slots]:
-        """Sets of the plan that its shard number `index` lacks here."""
+    def _pledge(self, step: int, slots: Slots, part: Part) -> Pledge | None:
+        """The pledge that goes with a contribution, if it is here."""
+        pledge = self._pledges.get(step, slots, part.peer)
+        return pledge if pledge is not None and pledge.base == part.base else None
+
+    def missing_parts(self, plan: Plan, index: int) -> dict[Slots, PeerId | None]:
+        """Sets of the plan that its shard number `index` lacks here; those that lack only their
+        pledge with the peer who owes it."""
         parts = self.parts.get(plan.step, {})
         shard = Shard(index, len(plan.owners))
-        return [work.slots for work in plan.work if (work.slots, shard) not in parts]
+        missing: dict[Slots, PeerId | None] = {}
+        for work in plan.work:
+            part = parts.get((work.slots, shard))
+            if part is None:
+                missing[work.slots] = None
+            elif self._pledge(plan.step, work.slots, part) is None:
+                missing[work.slots] = part.peer
+        return missing
 
     def reduce(self, plan: Plan | None) -> None:
         """Add the contributions of every shard that is mine and complete."""
@@ -128,11 +141,18 @@ class Shelf:
             ):
                 continue
             order = sorted(plan.work, key=lambda work: (work.workers[0], work.slots))
-            parts = [self.parts[plan.step][work.slots, shard] for work in order]
+            sets = [work.slots for work in order]
+            parts = [self.parts[plan.step][slots, shard] for slots in sets]
+            pledges = [
+                pledge
+                for slots, part in zip(sets, parts, strict=True)
+                if (pledge := self._pledge(plan.step, slots, part)) is not None
+            ]
+            first, last = shard.pieces
             self._tickets += 1
             self._reducing[plan.step, shard] = _Reduction(
                 self._tickets,
-                summarise([item for part in parts for item in part.evidence]),
+                summarise([item for pledge in pledges for item in pledge.evidence]),
                 tuple(part.peer for part in parts),
             )
             board.out.append(
@@ -141,7 +161,11 @@ class Shelf:
                     shard,
                     self._tickets,
                     tuple(part.payload for part in parts),
-                    tuple(len(part.evidence) for part in parts),
+                    tuple(len(slots) for slots in sets),
+                    tuple(
+                        pledge.pieces[first:last] if pledge.peer != board.me else ()
+                        for pledge in pledges
+                    ),
                 )
             )
 
@@ -229,6 +253,7 @@ class Shelf:
         for parts in self.parts.values():
             for key in [key for key, part in parts.items() if part.peer == peer]:
                 del parts[key]
+        self._pledges.distrust(peer)
         under_way = {step for step, _ in self._reducing}
         for step in [*under_way, *self.sums]:
             if step > self._board.applied:

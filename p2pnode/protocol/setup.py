@@ -38,6 +38,10 @@ class Setup:
     """Hash that the kernel probe must give."""
     members: tuple[PeerId, ...]
     """Members of the run in join order, the host first, with this node."""
+    sign: Callable[[bytes], bytes]
+    """This node's signature of a digest of 32 bytes."""
+    signed: Callable[[PeerId, bytes, bytes], bool]
+    """Whether the member made this signature of this digest; False for one who is no member."""
     applied: int = 0
     """Number of that state: steps applied and committed."""
     stop_valid: Callable[[StopOrder], bool] = _refuse

@@ -5,6 +5,7 @@ May import: protocol, toy. Runs the core's effects; the network and time belong 
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,17 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.fetch import part_hashes
-from p2pnode.protocol.messages import Buffer, Contribution, PeerId, ShardSum, StopOrder
+from p2pnode.protocol.messages import (
+    Buffer,
+    Contribution,
+    PeerId,
+    Pledge,
+    Shard,
+    ShardSum,
+    StopOrder,
+    pledge_digest,
+)
+from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.protocol.setup import Setup
 from p2pnode.rehearse import toy
 
@@ -25,6 +36,11 @@ if TYPE_CHECKING:
 
 RUN = b"r" * 16
 Task = ef.Compute | ef.Reduce | ef.Apply | ef.Commit | ef.Verify | ef.Freeze | ef.Load
+
+
+def sign(peer: PeerId, digest: bytes) -> bytes:
+    """Stands for a signature: nothing in a simulated world makes one for somebody else."""
+    return hashlib.sha256(peer + digest).digest()
 
 
 def good_order(order: StopOrder) -> bool:
@@ -133,6 +149,8 @@ class Machine:
                 boot=self.boots,
                 probe=toy.PROBE,
                 members=world.members,
+                sign=lambda digest: sign(self.me, digest),
+                signed=lambda peer, digest, signature: signature == sign(peer, digest),
                 applied=state.step,
                 stop_valid=good_order,
             )
@@ -231,9 +249,10 @@ class Machine:
     def _tamper(self, send: ef.Send) -> ef.Send:
         message, defects = send.message, self.defects
         changed = send
-        if isinstance(message, Contribution):
+        if isinstance(message, Pledge):
             if 0 < defects.strips_probe_at <= message.step:
-                changed = replace(send, message=structs.replace(message, probe=b""))
+                changed = replace(send, message=self._signed_anew(message, probe=b""))
+        elif isinstance(message, Contribution):
             if message.step == defects.corrupts_parts_at:
                 changed = replace(send, payload=_off_by_one(send.payload))
         elif isinstance(message, ShardSum):
@@ -246,6 +265,10 @@ class Machine:
                 changed = replace(send, message=structs.replace(message, summary=wrong))
         self.cheated |= changed is not send
         return changed
+
+    def _signed_anew(self, pledge: Pledge, **changes: object) -> Pledge:
+        changed = structs.replace(pledge, **changes)
+        return structs.replace(changed, signature=sign(self.me, pledge_digest(changed)))
 
     def _next_task(self) -> None:
         """Sets are computed in the background, slot by slot; everything else goes first."""
@@ -308,16 +331,22 @@ class Machine:
             probe = b"x" * 32
         if self.defects.no_probe_at and task.step >= self.defects.no_probe_at:
             probe = b""
+        payload = toy.pack(toy.add([values for _, values in results]))
         return ev.Computed(
             task.step,
             task.slots,
             task.reference,
             probe,
             tuple(evidence for evidence, _ in results),
-            toy.pack(toy.add([values for _, values in results])),
+            payload,
+            digest_pieces(payload, Shard(0, 1), toy.PARAMETERS),
         )
 
     def _reduce(self, task: ef.Reduce) -> ev.Event:
+        for i, (part, digests) in enumerate(zip(task.parts, task.digests, strict=True)):
+            if digests and digest_pieces(part, task.shard, toy.PARAMETERS) != digests:
+                what = "has other bytes than it pledged"
+                return ev.ReduceRefused(task.step, task.shard, task.ticket, i, what)
         total = toy.add([toy.unpack(part) for part in task.parts])
         if task.step == self.defects.adds_wrongly_at and self.mistakes < 1:
             self.mistakes += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from p2pnode.protocol import events as ev
 from p2pnode.protocol import messages as m
 from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.evidence import summarise
+from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.protocol.plan import next_term
 from p2pnode.protocol.setup import Setup
 from p2pnode.rehearse import toy
-from p2pnode.rehearse.machine import RUN
+from p2pnode.rehearse.machine import RUN, sign
 
 ME, PEER, THIRD, STRANGER = (bytes([i]) * 32 for i in (1, 2, 3, 9))
 STATE = toy.initial()
@@ -40,6 +42,8 @@ class Bench:
                 boot=1,
                 probe=toy.PROBE,
                 members=(ME, PEER, THIRD),
+                sign=lambda digest: sign(me, digest),
+                signed=lambda peer, digest, signature: signature == sign(peer, digest),
             )
         )
         self.seq = 0
@@ -89,6 +93,12 @@ class Bench:
         }
         return self.tell(peer, m.Status(**(fields | changes)))
 
+    def works(self, peer: bytes, slots: tuple[int, ...], **changes: Any) -> list[ef.Effect]:
+        """A peer pledges a set (`changes` are to the pledge) and contributes it to our shard."""
+        effects = self.tell(peer, pledge(peer, slots, **changes))
+        base = changes.get("base", STATE.hash)
+        return effects + self.tell(peer, *contribution(slots, SHARD, base=base))
+
     def kinds(self, kind: type, effects: list[ef.Effect] | None = None) -> list[Any]:
         return [e for e in (self.all if effects is None else effects) if isinstance(e, kind)]
 
@@ -100,30 +110,43 @@ class Bench:
 
 
 def contribution(slots: tuple[int, ...], shard: m.Shard, **changes: Any) -> tuple[Any, bytes]:
-    results = [toy.gradient(STATE, 1, slot) for slot in slots]
     low, high = shard.bounds(toy.PARAMETERS)
-    message = m.Contribution(
-        run=RUN,
-        step=1,
-        base=STATE.hash,
-        slots=slots,
-        shard=shard,
-        probe=toy.PROBE,
-        evidence=tuple(evidence for evidence, _ in results),
-    )
-    total = toy.add([values for _, values in results])
+    message = m.Contribution(RUN, 1, STATE.hash, slots, shard)
+    total = toy.add([toy.gradient(STATE, 1, slot)[1] for slot in slots])
     return structs.replace(message, **changes), toy.pack(total[low:high])
+
+
+def pledge(worker: bytes, slots: tuple[int, ...], **changes: Any) -> m.Pledge:
+    results = [toy.gradient(STATE, 1, slot) for slot in slots]
+    total = toy.pack(toy.add([values for _, values in results]))
+    unsigned = structs.replace(
+        m.Pledge(
+            run=RUN,
+            peer=worker,
+            step=1,
+            base=STATE.hash,
+            slots=slots,
+            probe=toy.PROBE,
+            evidence=tuple(evidence for evidence, _ in results),
+            pieces=digest_pieces(total, m.Shard(0, 1), toy.PARAMETERS),
+            signature=b"",
+        ),
+        **changes,
+    )
+    return structs.replace(unsigned, signature=sign(worker, m.pledge_digest(unsigned)))
 
 
 def computed(slots: tuple[int, ...], *, reference: bool = False, **changes: Any) -> ev.Computed:
     results = [toy.gradient(STATE, 1, slot) for slot in slots]
+    total = toy.pack(toy.add([values for _, values in results]))
     fields: dict[str, Any] = {
         "step": 1,
         "slots": slots,
         "reference": reference,
         "probe": toy.PROBE,
         "evidence": tuple(evidence for evidence, _ in results),
-        "payload": toy.pack(toy.add([values for _, values in results])),
+        "payload": total,
+        "pieces": digest_pieces(total, m.Shard(0, 1), toy.PARAMETERS),
     }
     return ev.Computed(**(fields | changes))
 
@@ -142,29 +165,27 @@ def test_the_bench_leads_a_roster_of_three() -> None:
 @pytest.mark.parametrize(("probe", "what"), [(b"", "did not run"), (b"x" * 32, "failed")])
 def test_no_good_probe_no_work(probe: bytes, what: str) -> None:
     bench = Bench()
-    bench.tell(PEER, *contribution(SET, SHARD, probe=probe))
+    bench.works(PEER, SET, probe=probe)
     assert what in bench.refusals()
     newest = bench.plans()[-1]
     assert PEER in newest.excluded
     assert PEER not in newest.roster
     assert sorted(s for work in newest.work for s in work.slots) == list(range(6))
     before = len(bench.all)
-    bench.tell(PEER, *contribution(SET, SHARD))
+    bench.works(PEER, SET)
     assert not bench.kinds(ef.Reduce, bench.all[before:])
 
 
 def test_a_second_contribution_with_other_bytes_is_settled_by_recomputation() -> None:
     bench = Bench()
-    bench.tell(PEER, *contribution(SET, SHARD))
-    message, payload = contribution(SET, SHARD)
-    lie = structs.replace(message.evidence[0], digest=b"l" * 32)
-    effects = bench.tell(
-        THIRD, structs.replace(message, evidence=(lie, message.evidence[1])), payload
-    )
+    bench.works(PEER, SET)
+    first, second = pledge(THIRD, SET).evidence
+    lie = structs.replace(first, digest=b"l" * 32)
+    effects = bench.works(THIRD, SET, evidence=(lie, second))
     assert "differ about slot 2" in bench.refusals()
     assert bench.kinds(ef.Compute, effects) == [ef.Compute(1, (2,), reference=True)]
     bench.feed(computed((0, 1)))
-    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    bench.works(THIRD, (4, 5))
     assert not bench.kinds(ef.Reduce), "nothing is added while a slot is disputed"
     bench.feed(computed((2,), reference=True))
     assert THIRD in bench.plans()[-1].excluded
@@ -176,7 +197,7 @@ def test_own_work_that_the_reference_contradicts_stops_this_node() -> None:
     honest = toy.gradient(STATE, 1, 0)[0]
     wrong = structs.replace(honest, digest=b"w" * 32)
     bench.feed(computed((0, 1), evidence=(wrong, toy.gradient(STATE, 1, 1)[0])))
-    bench.tell(PEER, *contribution((0,), SHARD))
+    bench.works(PEER, (0,))
     effects = bench.feed(computed((0,), reference=True))
     assert bench.kinds(ef.Failed, effects)[0].fault is ef.Fault.UNSOUND
 
@@ -192,11 +213,11 @@ def test_own_failed_probe_stops_this_node_before_anything_is_sent() -> None:
 
 def test_work_from_another_state_is_not_added() -> None:
     bench = Bench()
-    bench.tell(PEER, *contribution(SET, SHARD, base=b"o" * 32))
+    bench.works(PEER, SET, base=b"o" * 32)
     bench.feed(computed((0, 1)))
-    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    bench.works(THIRD, (4, 5))
     assert not bench.kinds(ef.Reduce)
-    bench.tell(PEER, *contribution(SET, SHARD))
+    bench.works(PEER, SET)
     assert bench.kinds(ef.Reduce)
 
 
@@ -205,7 +226,6 @@ def test_work_from_another_state_is_not_added() -> None:
     [
         ({"slots": (3, 2)}, "do not exist"),
         ({"slots": (2, 6)}, "do not exist"),
-        ({"slots": (1, 2)}, "evidence for other slots"),
         ({"shard": m.Shard(3, 3)}, "does not exist"),
         ({"shard": m.Shard(0, 1)}, "bytes"),
     ],
@@ -219,12 +239,117 @@ def test_impossible_contributions_cost_the_link(changes: dict[str, Any], what: s
     assert what in drop.reason
 
 
-def test_evidence_of_another_model_costs_the_link() -> None:
-    message, payload = contribution(SET, SHARD)
-    evidence = tuple(structs.replace(item, max_abs=(1,)) for item in message.evidence)
+def signed_for(worker: bytes, signer: bytes) -> m.Pledge:
+    message = pledge(worker, SET)
+    return structs.replace(message, signature=sign(signer, m.pledge_digest(message)))
+
+
+def replaced(**changes: Any) -> m.Pledge:
+    message = structs.replace(pledge(PEER, SET), **changes)
+    return structs.replace(message, signature=sign(PEER, m.pledge_digest(message)))
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (pledge(PEER, SET, evidence=pledge(PEER, (1, 2)).evidence), "evidence for other slots"),
+        (replaced(slots=(3, 2), evidence=pledge(PEER, (3, 2)).evidence), "do not exist"),
+        (replaced(slots=(2, 6), evidence=pledge(PEER, (2, 6)).evidence), "do not exist"),
+        (
+            pledge(
+                PEER,
+                (2,),
+                evidence=(structs.replace(pledge(PEER, (2,)).evidence[0], max_abs=(1,)),),
+            ),
+            "another model",
+        ),
+        (signed_for(PEER, THIRD), "signature"),
+        (signed_for(THIRD, PEER), "signature"),
+    ],
+)
+def test_impossible_pledges_cost_the_link(message: m.Pledge, what: str) -> None:
     bench = Bench()
-    effects = bench.tell(PEER, structs.replace(message, evidence=evidence), payload)
-    assert "another model" in bench.kinds(ef.DropPeer, effects)[0].reason
+    (drop,) = bench.kinds(ef.DropPeer, bench.tell(PEER, message))
+    assert drop.peer == PEER
+    assert what in drop.reason
+
+
+def test_a_contribution_counts_only_with_its_pledge_in_any_order() -> None:
+    bench = Bench()
+    bench.feed(computed((0, 1)))
+    bench.works(THIRD, (4, 5))
+    bench.tell(PEER, *contribution(SET, SHARD))
+    assert not bench.kinds(ef.Reduce)
+    bench.tell(THIRD, pledge(PEER, SET))  # whoever passes it on
+    (reduce,) = bench.kinds(ef.Reduce)
+    first, last = SHARD.pieces
+    assert reduce.digests == ((), *(pledge(PEER, s).pieces[first:last] for s in (SET, (4, 5))))
+
+
+def test_a_pledge_that_was_lost_is_asked_for_without_the_bytes() -> None:
+    bench = Bench()
+    bench.feed(computed((0, 1)))
+    bench.works(THIRD, (4, 5))
+    bench.tell(PEER, *contribution(SET, SHARD))
+    bench.status(PEER, sets=(SET,))
+    bench.status(THIRD, sets=((4, 5),))
+    bench.feed(ev.Tick(), later=2.5)
+    wants = [(e.peer, e.message) for e in bench.kinds(ef.Send) if isinstance(e.message, m.Want)]
+    assert (PEER, m.Want(RUN, 1, SET, ())) in wants
+
+
+def test_a_worker_answers_with_its_pledge_first() -> None:
+    bench = Bench()
+    bench.feed(computed((0, 1)))
+    effects = bench.tell(PEER, m.Want(RUN, 1, (0, 1), (m.Shard(1, 3),)))
+    sent = [type(e.message) for e in bench.kinds(ef.Send, effects) if e.peer == PEER]
+    assert sent == [m.Pledge, m.Contribution]
+
+
+def test_the_pledge_goes_to_everybody_before_the_contributions() -> None:
+    bench = Bench()
+    effects = bench.feed(computed((0, 1)))
+    sent = [e for e in bench.kinds(ef.Send, effects) if not isinstance(e.message, m.Status)]
+    told = [(type(e.message), e.peer, e.priority) for e in sent]
+    for peer in (PEER, THIRD):
+        first = told.index((m.Pledge, peer, m.Priority.SHARD))
+        assert first < told.index((m.Contribution, peer, m.Priority.SHARD))
+    (mine,) = {e.message for e in sent if isinstance(e.message, m.Pledge)}
+    assert mine == pledge(ME, (0, 1))
+
+
+def test_two_pledges_for_one_set_name_their_worker_and_are_passed_on() -> None:
+    bench = Bench()
+    one, other = pledge(PEER, SET), pledge(PEER, SET, pieces=(b"p" * 32,) * m.PIECES)
+    bench.tell(PEER, one)
+    assert PEER not in bench.plans()[-1].excluded
+    bench.tell(PEER, one)
+    assert PEER not in bench.plans()[-1].excluded, "a repeat is no lie"
+    effects = bench.tell(THIRD, other)
+    assert PEER in bench.plans()[-1].excluded
+    assert "two things" in bench.refusals()
+    told = [e.message for e in bench.kinds(ef.Send, effects) if e.peer == THIRD]
+    assert [one, other] == [item for item in told if isinstance(item, m.Pledge)]
+
+
+def test_another_pledge_from_another_state_is_no_lie() -> None:
+    bench = Bench()
+    bench.tell(PEER, pledge(PEER, SET, base=b"o" * 32, pieces=(b"p" * 32,) * m.PIECES))
+    bench.works(PEER, SET)
+    bench.tell(PEER, pledge(PEER, SET, base=b"o" * 32, pieces=(b"p" * 32,) * m.PIECES))
+    assert PEER not in bench.plans()[-1].excluded
+    assert bench.core._pledges.get(1, SET, PEER) == pledge(PEER, SET)
+
+
+def test_pledges_of_one_peer_are_bounded() -> None:
+    bench = Bench()
+    for size in range(1, 7):
+        for slots in itertools.combinations(range(6), size):
+            bench.tell(PEER, pledge(PEER, slots))
+            bench.tell(PEER, pledge(PEER, slots, step=4))
+    kept = bench.core._pledges.kept
+    assert sum(len(item.slots) for item in bench.core._pledges.of(1)) <= 4 * 6
+    assert set(kept) == {1}
 
 
 def test_contributions_of_one_peer_are_bounded() -> None:
@@ -255,8 +380,11 @@ def test_strangers_and_other_runs_are_not_heard() -> None:
     bench = Bench()
     message, payload = contribution(SET, SHARD)
     bench.tell(STRANGER, message, payload)
+    bench.tell(STRANGER, pledge(PEER, SET))
+    bench.tell(PEER, pledge(STRANGER, SET))
     bench.tell(PEER, structs.replace(message, run=b"o" * 16), payload)
     assert not bench.core._shelf.parts.get(1)
+    assert not bench.core._pledges.of(1)
 
 
 def plan(**changes: Any) -> m.Plan:
@@ -334,7 +462,7 @@ def test_who_is_excluded_by_the_leader_stops() -> None:
 def test_an_accusation_goes_to_the_leader_until_it_has_acted() -> None:
     bench = Bench(me=PEER)
     bench.tell(ME, plan())
-    bench.tell(THIRD, *contribution((0, 1), m.Shard(1, 3), probe=b""))
+    bench.works(THIRD, (0, 1), probe=b"")
     for _ in range(3):
         bench.status(ME)
         bench.feed(ev.Tick(), later=1.1)
@@ -353,8 +481,8 @@ def test_the_leader_acts_on_an_accusation() -> None:
 def test_an_impossible_part_is_traced_to_its_sender() -> None:
     bench = Bench()
     bench.feed(computed((0, 1)))
-    bench.tell(PEER, *contribution(SET, SHARD))
-    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    bench.works(PEER, SET)
+    bench.works(THIRD, (4, 5))
     (reduce,) = bench.kinds(ef.Reduce)
     bench.feed(ev.ReduceRefused(1, SHARD, reduce.ticket, 2, "values beyond the grid"))
     assert THIRD in bench.plans()[-1].excluded
@@ -363,8 +491,8 @@ def test_an_impossible_part_is_traced_to_its_sender() -> None:
 def test_a_reduce_that_was_given_up_is_not_used() -> None:
     bench = Bench()
     bench.feed(computed((0, 1)))
-    bench.tell(PEER, *contribution(SET, SHARD))
-    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    bench.works(PEER, SET)
+    bench.works(THIRD, (4, 5))
     (reduce,) = bench.kinds(ef.Reduce)
     bench.tell(PEER, m.Accuse(RUN, THIRD, 1, "wrong"))
     low, high = SHARD.bounds(toy.PARAMETERS)
@@ -383,8 +511,8 @@ def sums(bench: Bench, summaries: dict[int, m.Summary]) -> None:
 def test_summaries_that_contradict_each_other_are_recounted() -> None:
     bench = Bench()
     bench.feed(computed((0, 1)))
-    bench.tell(PEER, *contribution(SET, SHARD))
-    bench.tell(THIRD, *contribution((4, 5), SHARD))
+    bench.works(PEER, SET)
+    bench.works(THIRD, (4, 5))
     (reduce,) = bench.kinds(ef.Reduce)
     low, high = SHARD.bounds(toy.PARAMETERS)
     bench.feed(ev.Reduced(1, SHARD, reduce.ticket, toy.pack([0] * (high - low))))

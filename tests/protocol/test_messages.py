@@ -60,7 +60,8 @@ SHARD = m.Shard(1, 3)
 EXAMPLES: list[tuple[m.Message, bytes]] = [
     (STATUS, b""),
     (PLAN, b""),
-    (m.Contribution(RUN, 1, HASH, (3,), SHARD, b"", (EVIDENCE,)), b"\1\0\0\0"),
+    (m.Contribution(RUN, 1, HASH, (3,), SHARD), b"\1\0\0\0"),
+    (m.Pledge(RUN, PEER, 1, HASH, (3,), b"", (EVIDENCE,), (HASH,) * m.PIECES, HASH), b""),
     (m.ShardSum(RUN, 1, HASH, SHARD, SUMMARY), b"\1\0\0\0"),
     (m.Want(RUN, 1, (3,), (SHARD,)), b""),
     (m.Accuse(RUN, PEER, 1, "probe"), b""),
