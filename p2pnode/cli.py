@@ -17,7 +17,7 @@ from pathlib import Path
 from p2pnode import __version__
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import P2PNodeError, UsageError
-from p2pnode.node_config import NodeConfig, default_home, room_code, signal_url
+from p2pnode.node_config import NodeConfig, default_home, ice_servers, room_code, signal_url
 from p2pnode.protocol.text import visible
 
 EXIT_CODES = """exit codes:
@@ -200,16 +200,26 @@ def _add_join(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     local.add_argument(
         "--addresses",
-        choices=("auto", "loopback", "all"),
+        choices=("auto", "loopback", "all", "relay"),
         default="auto",
-        help="addresses offered to peers (default: loopback only if the server is on loopback)",
+        help="addresses offered to peers (default: loopback if the server is on loopback, else "
+        "all; relay: only through TURN, so that the others do not learn this machine's address)",
     )
     local.add_argument(
-        "--ice-server",
+        "--stun",
         action="append",
         default=[],
         metavar="URL",
-        help="stun:HOST:PORT or turn:USER:PASSWORD@HOST:PORT; may be repeated",
+        help="stun:HOST:PORT instead of the signaling server's; may be repeated",
+    )
+    local.add_argument(
+        "--turn",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="relay for networks that let nothing else through: turn:USER:PASSWORD@HOST:PORT, with "
+        "?transport=tcp where UDP is blocked, turns: for TLS; may be repeated (or P2PNODE_TURN); "
+        "replaces those that the signaling server lends",
     )
     local.add_argument("--json-events", action="store_true", help="print events as JSON lines")
 
@@ -482,7 +492,7 @@ def _join(arguments: argparse.Namespace) -> int:
         start_when=arguments.start_when,
         reference=arguments.reference,
         addresses=arguments.addresses,
-        ice_servers=tuple(arguments.ice_server),
+        ice_servers=ice_servers(arguments.stun, arguments.turn),
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
         json_events=arguments.json_events,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -38,8 +39,9 @@ class NodeConfig:
     """Start the run by itself when this many nodes (the host included) are connected."""
     reference: bool = False
     """Compute with the numpy reference kernels instead of numba."""
-    addresses: Literal["auto", "loopback", "all"] = "auto"
+    addresses: Literal["auto", "loopback", "all", "relay"] = "auto"
     ice_servers: tuple[str, ...] = ()
+    """STUN and TURN servers, as `net.ice_servers.IceServer.parse` reads them."""
     checkpoint_every: int = 100
     keep: int = 3
     """Checkpoints kept by rotation."""
@@ -70,6 +72,21 @@ def signal_url(given: str | None) -> str:
             "--signal http://HOST:8765 or the environment variable P2PNODE_SIGNAL."
         )
     return url.rstrip("/")
+
+
+def ice_servers(stun: Sequence[str], turn: Sequence[str]) -> tuple[str, ...]:
+    """Addresses from --stun and --turn; without --turn those in P2PNODE_TURN, split at spaces (a
+    password on a command line can be read by every user of the machine)."""
+    turn = turn or os.environ.get("P2PNODE_TURN", "").split()
+    for text in stun:
+        if not text.startswith("stun:"):
+            raise UsageError(f"--stun {text}: write stun:HOST:PORT")
+    for text in turn:
+        if not text.startswith(("turn:", "turns:")):
+            raise UsageError(
+                "a TURN server is written turn:USER:PASSWORD@HOST:PORT (or turns:, for TLS)"
+            )
+    return (*stun, *turn)
 
 
 def room_code(given: str | None, file: Path | None) -> str | None:

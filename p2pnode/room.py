@@ -16,7 +16,8 @@ from p2pnode.devices import Devices
 from p2pnode.errors import IdentityError, OtherHostError, PeerError, RefusedError, UsageError
 from p2pnode.memberships import Memberships
 from p2pnode.net import events as wire
-from p2pnode.net.ice import IceMode, IcePolicy, IceServer
+from p2pnode.net.ice import IceMode, IcePolicy
+from p2pnode.net.ice_servers import IceServer, SilentServers, chosen
 from p2pnode.net.mesh import Mesh
 from p2pnode.net.signaling_client import Offline, Registered, SignalingClient
 from p2pnode.net.signaling_url import is_loopback
@@ -109,11 +110,14 @@ class Room:
             guest=config.guest,
             nearby=config.nearby,
         )
-        loopback = config.addresses == "loopback" or (
-            config.addresses == "auto" and is_loopback(ticket.server)
-        )
-        self._ice_mode = IceMode.LOOPBACK if loopback else IceMode.DEFAULT
-        self._own_ice = tuple(parse_ice_server(text) for text in config.ice_servers)
+        self._ice_mode = {
+            "auto": IceMode.LOOPBACK if is_loopback(ticket.server) else IceMode.DEFAULT,
+            "loopback": IceMode.LOOPBACK,
+            "all": IceMode.DEFAULT,
+            "relay": IceMode.RELAY,
+        }[config.addresses]
+        self._own_ice = tuple(IceServer.parse(text) for text in config.ice_servers)
+        self._silent_servers = SilentServers()
         self._online = True
         self._invited = False
         self._waiting_shown = False
@@ -272,7 +276,8 @@ class Room:
             elif member.id in links:
                 stats = self.mesh.stats(member.id)
                 rtt = f", {stats.rtt * 1000:.0f} ms" if stats and stats.rtt is not None else ""
-                state = f"connected{rtt}"
+                turn = ", via TURN" if self.mesh.via_turn(member.id) else ""
+                state = f"connected{rtt}{turn}"
             else:
                 state = "not connected"
             out.append((member.id, member.name, state))
@@ -427,19 +432,22 @@ class Room:
         self._admit(self._admission.signal(peer, "signal", encode_signal(signal)))
 
     def _ice_policy(self, recommended: tuple[Recommended, ...]) -> IcePolicy:
-        """The owner's ICE servers, or else the ones the signaling server recommends."""
-        theirs = tuple(
-            IceServer(url, server.username or None, server.credential or None)
-            for server in recommended
-            for url in server.urls
+        """The owner's servers, and the ones the signaling server recommends where there are none
+        of that kind."""
+        theirs: list[IceServer] = []
+        for server in recommended:
+            for url in server.urls:
+                try:
+                    theirs.append(IceServer.parse(url, server.username, server.credential))
+                except UsageError as error:
+                    self._console.show(
+                        Warn(text=f"The server recommends an ICE server of no use: {error}")
+                    )
+        return IcePolicy(
+            mode=self._ice_mode,
+            servers=chosen(self._own_ice, theirs),
+            silent=self._silent_servers,
         )
-        try:
-            return IcePolicy(mode=self._ice_mode, servers=self._own_ice or theirs)
-        except UsageError as error:
-            if self._own_ice:
-                raise
-            self._console.show(Warn(text=f"The server recommends an ICE server of no use: {error}"))
-            return IcePolicy(mode=self._ice_mode)
 
     def _on_mesh(self, event: wire.MeshEvent) -> None:
         match event:
@@ -452,7 +460,12 @@ class Room:
             case wire.LinkUp(peer=peer):
                 connected = len(self.mesh.links()) + 1
                 self._console.show(
-                    Joined(peer=short_id(peer), name=self.name(peer), connected=connected)
+                    Joined(
+                        peer=short_id(peer),
+                        name=self.name(peer),
+                        connected=connected,
+                        turn=self.mesh.via_turn(peer),
+                    )
                 )
                 if self.roster is not None:
                     self.tell(peer, RosterNews(self.roster.encode()))
@@ -479,13 +492,3 @@ class Room:
             self._admit(self._admission.on_roster(message.roster))
         else:
             self._occupant.on_lobby(event.peer, message)
-
-
-def parse_ice_server(text: str) -> IceServer:
-    """`stun:HOST:PORT` or `turn:USER:PASSWORD@HOST:PORT`."""
-    scheme, _, rest = text.partition(":")
-    credentials, at, place = rest.rpartition("@")
-    if not at:
-        return IceServer(text)
-    user, _, password = credentials.partition(":")
-    return IceServer(f"{scheme}:{place}", user, password)

@@ -1,9 +1,8 @@
-"""ICE: which of this machine's addresses are offered, how long gathering takes, what of a remote
-description is taken.
+"""ICE: which of this machine's addresses are offered, and what of a remote description is taken.
 
-aioice never offers 127.0.0.1, has no choice of interfaces and waits up to 5 s for servers. One
-method of each connection object is replaced (`IcePolicy.attach`), nothing is patched globally.
-May import: errors, limits.
+aioice never offers 127.0.0.1 and has no choice of interfaces. Three methods of each connection
+object are replaced (`IcePolicy.attach`), nothing is patched globally.
+May import: errors, limits; of net: consent, gather, ice_servers, paths.
 """
 
 from __future__ import annotations
@@ -11,27 +10,32 @@ from __future__ import annotations
 import dataclasses
 import enum
 import fnmatch
+import functools
 import inspect
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import aioice
+import aioice.ice
 import psutil
-from aiortc import RTCConfiguration, RTCIceServer, RTCPeerConnection
-from aiortc.rtcicetransport import connection_kwargs
+from aiortc import RTCConfiguration, RTCPeerConnection
 
-from p2pnode.errors import P2PNodeError, PeerError, UsageError
+from p2pnode.errors import P2PNodeError, PeerError
 from p2pnode.limits import LIMITS, Limits
+from p2pnode.net.consent import keep_consent
+from p2pnode.net.gather import gather
+from p2pnode.net.ice_servers import IceServer, SilentServers
+from p2pnode.net.paths import check_direct_first
 
 BRIDGES = (
     *("docker*", "br-*", "veth*", "virbr*", "cni*", "flannel*", "cali*", "podman*", "lxc*"),
     *("lxdbr*", "vmnet*", "vboxnet*", "vnet*", "vEthernet*"),
 )
-"""Interfaces that lead to containers and virtual machines of this host only."""
+"""Interfaces that lead to containers and virtual machines of this host only: tried last of all."""
 
 TUNNELS = ("tun*", "tap*", "utun*", "wg*", "ppp*", "tailscale*", "zt*", "nordlynx*")
-"""Interfaces of private networks: usable, but a direct path is better, so they are tried last."""
+"""Interfaces of private networks: usable, but a direct path is better, so they come after it."""
 
 MAX_ADDRESSES = 8
 """Each local address costs a socket and a check against every remote one."""
@@ -44,15 +48,8 @@ class IceMode(enum.Enum):
     """All on this machine: only 127.0.0.1 and ::1, no servers (demo, tests)."""
     DEFAULT = "default"
     """Anywhere: every address but loopback; loopback if there is nothing else."""
-
-
-@dataclasses.dataclass(frozen=True)
-class IceServer:
-    """A STUN (`stun:host:port`) or TURN (`turn:host:port?transport=udp`) server."""
-
-    url: str
-    username: str | None = None
-    credential: str | None = None
+    RELAY = "relay"
+    """Anywhere, but through TURN servers only: other members do not learn our address."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,22 +99,11 @@ class IcePolicy:
     mode: IceMode = IceMode.DEFAULT
     servers: Sequence[IceServer] = ()
     allow: Sequence[str] = ()
-    """If given, only these interfaces: names, addresses or networks; `docker0` allows a bridge."""
+    """If given, only these interfaces: names, addresses or networks."""
     deny: Sequence[str] = ()
     limits: Limits = LIMITS
-
-    def __post_init__(self) -> None:
-        """Raises UsageError for a server address that cannot be used."""
-        for server in self.servers:
-            try:
-                known = connection_kwargs([_rtc_server(server)])
-            except ValueError:
-                known = {}
-            if not known:
-                raise UsageError(
-                    f"{server.url!r} is not a usable ICE server; write stun:HOST:PORT or "
-                    "turn:HOST:PORT?transport=udp with a user name and password"
-                )
+    silent: SilentServers = dataclasses.field(default_factory=SilentServers, compare=False)
+    """Carried over to the next policy, so that a dead server is waited for once."""
 
     def addresses(self, interfaces: Iterable[Interface] | None = None) -> list[str]:
         """Addresses to offer, best first, at most MAX_ADDRESSES.
@@ -128,33 +114,43 @@ class IcePolicy:
         loopback = [i.address for i in found if i.address in ("127.0.0.1", "::1")]
         if self.mode is IceMode.LOOPBACK:
             return loopback or ["127.0.0.1"]
+        if self.mode is IceMode.RELAY:
+            return []
         usable = [i for i in found if _is_global_or_private(i.address) and self._permits(i)]
-        usable.sort(key=lambda i: (_matches(i, TUNNELS), ":" in i.address))  # stable
+        usable.sort(key=lambda i: (_rank(i), ":" in i.address))  # stable
         chosen = list(dict.fromkeys(i.address for i in usable))[:MAX_ADDRESSES]
         return chosen or loopback or ["127.0.0.1"]
 
     def _permits(self, interface: Interface) -> bool:
         if _matches(interface, self.deny):
             return False
-        if self.allow:
-            return _matches(interface, self.allow)
-        return not _matches(interface, BRIDGES)
+        return not self.allow or _matches(interface, self.allow)
 
     def connection(self) -> RTCPeerConnection:
-        """A new peer connection under this policy; call `attach` once it has a data channel."""
-        servers = [] if self.mode is IceMode.LOOPBACK else [_rtc_server(s) for s in self.servers]
-        return RTCPeerConnection(RTCConfiguration(iceServers=servers))
+        """A new peer connection; call `attach` once it has a data channel."""
+        return RTCPeerConnection(RTCConfiguration(iceServers=[]))
 
-    def attach(self, connection: RTCPeerConnection) -> None:
-        """Make this connection gather by this policy. Before its descriptions are made."""
+    def attach(self, connection: RTCPeerConnection) -> Any:
+        """Make this connection gather, check and keep up by this policy, before its descriptions
+        are made. Returns the aioice.Connection inside."""
         ice = _ice_connection(connection)
-        gather = ice.get_component_candidates
-        seconds: Any = self.limits.gather  # annotated as int, taken as any number
+        servers = () if self.mode is IceMode.LOOPBACK else self.servers
+        gather_hosts = ice.get_component_candidates
 
         async def gather_chosen(*, component: int, addresses: object) -> list[aioice.Candidate]:
-            return await gather(component, self.addresses(), seconds)
+            hosts = functools.partial(gather_hosts, component, self.addresses(), 0)
+            return await gather(ice, hosts, servers, self.silent, self.limits)
 
-        ice.get_component_candidates = gather_chosen  # type: ignore[method-assign,assignment]
+        ice.get_component_candidates = gather_chosen
+        ice.query_consent = functools.partial(keep_consent, ice)
+        check_direct_first(ice)
+        return ice
+
+
+def _rank(interface: Interface) -> int:
+    if _matches(interface, BRIDGES):
+        return 2
+    return 1 if _matches(interface, TUNNELS) else 0
 
 
 def _is_global_or_private(address: str) -> bool:
@@ -162,25 +158,38 @@ def _is_global_or_private(address: str) -> bool:
     return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
 
 
-def _rtc_server(server: IceServer) -> RTCIceServer:
-    return RTCIceServer(server.url, server.username, server.credential)
+_USED = {
+    "get_component_candidates": ["component", "addresses", "timeout"],
+    "query_consent": [],
+    "check_start": ["pair"],
+    "build_request": ["pair", "nominate"],
+}
+"""Methods of aioice.Connection that this package replaces or calls, with their parameters."""
+
+_RELAY_PARAMETERS = {
+    *("component", "hide_related_address", "protocol_factory", "turn_server", "turn_username"),
+    *("turn_password", "turn_ssl", "turn_transport"),
+}
 
 
-def _ice_connection(connection: RTCPeerConnection) -> aioice.Connection:
-    """The aioice object inside, checked to be what this file was written for."""
+def _ice_connection(connection: RTCPeerConnection) -> Any:
+    """The aioice.Connection inside, checked to be what this package was written for."""
     sctp = connection.sctp
     assert sctp is not None, "made with the first data channel"
     ice: Any = getattr(sctp.transport.transport.iceGatherer, "_connection", None)
-    gather: object = getattr(ice, "get_component_candidates", None)
-    parameters: Mapping[str, object] = (
-        inspect.signature(gather).parameters if callable(gather) else {}
-    )
-    if list(parameters) != ["component", "addresses", "timeout"]:
+    sound = all(_parameters(getattr(ice, name, None)) == names for name, names in _USED.items())
+    relay = _parameters(getattr(aioice.ice, "relayed_candidate", None))
+    attributes = all(hasattr(ice, name) for name in ("_protocols", "_nominated", "_check_list"))
+    if not (sound and attributes and relay is not None and set(relay) == _RELAY_PARAMETERS):
         raise P2PNodeError(
-            "the installed aiortc or aioice cannot be told which addresses to offer; "
+            "the installed aiortc or aioice is not one that this program can use; "
             "install aiortc 1.16 and aioice 0.13"
         )
-    return cast(aioice.Connection, ice)
+    return ice
+
+
+def _parameters(function: object) -> list[str] | None:
+    return list(inspect.signature(function).parameters) if callable(function) else None
 
 
 def check_library() -> None:

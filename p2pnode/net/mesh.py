@@ -231,6 +231,16 @@ class Mesh:
         """Peers with an open direct link."""
         return frozenset(p for p, state in self._peers.items() if state.link is not None)
 
+    def via_turn(self, peer: PeerId) -> bool:
+        """Whether there is a direct link to `peer` and a TURN server carries it."""
+        state = self._peers.get(peer)
+        return (
+            state is not None
+            and state.link is not None
+            and state.attempt is not None
+            and state.attempt.transport.via_turn
+        )
+
     def stats(self, peer: PeerId) -> LinkStats | None:
         """Figures of the link to `peer`, direct or else relayed; None if there is none."""
         state = self._peers.get(peer)

@@ -1,6 +1,7 @@
 """One WebRTC connection to one peer, as the mesh sees it: two ordered, reliable channels of bytes.
 
-Only this file and ice import aiortc. May import: errors, limits, protocol.frames; of net: ice.
+Only this file and ice import aiortc.
+May import: errors, limits, protocol.frames; of net: ice, paths.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from aiortc import RTCDataChannel, RTCSessionDescription
 from p2pnode.errors import PeerError
 from p2pnode.limits import LIMITS, Limits
 from p2pnode.net.ice import IcePolicy, filter_description
+from p2pnode.net.paths import is_ours, local_address, uses_turn
 from p2pnode.protocol.frames import DATA_HEADER_BYTES, MIN_FRAGMENT_BYTES, Channel
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,9 @@ DEFAULT_MAX_MESSAGE = 65_536
 
 CLOSE_SECONDS = 3.0
 """A connection that has not closed by then is left to the garbage collector."""
+
+ADDRESS_SECONDS = 2.0
+"""Seconds between looks whether this machine still has the address that a connection uses."""
 
 HELD_BYTES = 8 * 1024 * 1024
 """Most bytes of unfinished SCTP messages: eight times the window that aiortc announces but does
@@ -79,7 +84,8 @@ class RtcTransport:
         """Done when both channels are open; ConnectionError or PeerError if that cannot be."""
         self._connection = ice.connection()
         self._channels = {channel: self._make_channel(channel) for channel in Channel}
-        ice.attach(self._connection)
+        self._ice = ice.attach(self._connection)
+        self._look_at = 0.0
         self._connection.on("connectionstatechange", self._state_changed)
         self._connection.on("datachannel", self._uninvited_channel)
 
@@ -109,11 +115,24 @@ class RtcTransport:
     def buffered(self, channel: Channel) -> int:
         return int(self._channels[channel].bufferedAmount)
 
+    @property
+    def via_turn(self) -> bool:
+        """Whether a TURN server, ours or the peer's, forwards what is sent."""
+        return uses_turn(self._ice)
+
     def check(self) -> None:
+        """As in `Transport`; ConnectionError if the network of this machine has changed: what is
+        sent from an address that it has lost goes nowhere, and nobody says so."""
         sctp = self._connection.sctp
         window = getattr(sctp, "_advertised_rwnd", 0)
         if window < -HELD_BYTES:
             raise PeerError("sends a message without end, past the window it was given")
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at:
+            self._look_at = now + ADDRESS_SECONDS
+            address = local_address(self._ice)
+            if address is not None and not is_ours(address):
+                raise ConnectionError(f"this machine no longer has the address {address}")
 
     async def close(self) -> None:
         """Close; returns within CLOSE_SECONDS whatever the peer does."""

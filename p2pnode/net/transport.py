@@ -24,4 +24,5 @@ class Transport(Protocol):
         """Bytes handed over that have not yet left the channel's own queue."""
 
     def check(self) -> None:
-        """Raise PeerError if the peer makes the connection hold more than it may."""
+        """Look after the connection, a few times a second. Raises PeerError if the peer makes it
+        hold more than it may, ConnectionError if it can be seen to be of no more use."""

@@ -57,11 +57,12 @@ class Compare(Event, frozen=True):
 
 
 class Joined(Event, frozen=True):
-    """A peer is connected."""
+    """A peer is connected; `turn`: through a TURN server."""
 
     peer: str
     name: str
     connected: int
+    turn: bool = False
 
 
 class Left(Event, frozen=True):
@@ -211,7 +212,8 @@ def sentence(event: Event) -> str | None:
                 "it does not, somebody is in between: say no, and use a room code."
             )
         case Joined():
-            return f"{event.name} ({event.peer}) is connected; {event.connected} with you."
+            turn = " via TURN" if event.turn else ""
+            return f"{event.name} ({event.peer}) is connected{turn}; {event.connected} with you."
         case Left():
             return (
                 f"{event.name} ({event.peer}) left: {event.reason}; "
