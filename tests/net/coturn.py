@@ -1,0 +1,90 @@
+"""A real TURN server (coturn) for tests, on loopback or in a network namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from p2pnode.net.ice_servers import IceServer
+
+PROGRAM = shutil.which("turnserver")
+SECRET = "a secret for tests"
+
+needs_coturn = pytest.mark.skipif(
+    PROGRAM is None, reason="coturn is not installed (apt-get install coturn)"
+)
+
+
+class Coturn:
+    """A running server. Its static user is `user` with the password `password`."""
+
+    def __init__(self, host: str, port: int, log: Path) -> None:
+        self.host = host
+        self.port = port
+        self._log = log
+
+    def server(self, transport: str = "udp", password: str = "password") -> IceServer:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return IceServer.parse(f"turn:user:{password}@{host}:{self.port}?transport={transport}")
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that is free for UDP at the moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def coturn(
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    *,
+    secret: bool = False,
+    within: Sequence[str] = (),
+) -> AsyncIterator[Coturn]:
+    """A server until the end. secret: take the time-limited credentials made with SECRET instead of
+    the static user. within: a command that starts it elsewhere, as `ip netns exec NAME`."""
+    assert PROGRAM is not None
+    port = free_port() if port is None else port
+    users = (
+        ("--use-auth-secret", f"--static-auth-secret={SECRET}")
+        if secret
+        else ("--lt-cred-mech", "--user=user:password")
+    )
+    with tempfile.TemporaryDirectory(prefix="coturn-") as folder:
+        log = Path(folder, "log")
+        with log.open("wb") as out:  # noqa: ASYNC230
+            process = await asyncio.create_subprocess_exec(
+                *within,
+                PROGRAM,
+                *("-n", "--no-cli", "--no-tls", "--no-dtls", "--fingerprint", "--realm=test"),
+                *(f"--listening-ip={host}", f"--relay-ip={host}", f"--listening-port={port}"),
+                *("--allow-loopback-peers", "--log-file=stdout", "--simple-log", "--verbose"),
+                *("--relay-threads=1", f"--pidfile={folder}/pid", f"--userdb={folder}/users"),
+                *users,
+                cwd=folder,
+                stdout=out,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        server = Coturn(host, port, log)
+        try:
+            async with asyncio.timeout(20):
+                while "UDP listener opened on" not in server.log():
+                    assert process.returncode is None, server.log()
+                    await asyncio.sleep(0.05)
+            yield server
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
