@@ -54,10 +54,10 @@ is reduced to the faults that matter and printed with the command that runs it
 again; the exit code is then 20.
 
 Kinds of faults: crash, restart, wipe (restart without its disk), freeze, clock
-(suspended, then the clock leaps), slow, flap, oneway, missing (a pair without a
-link), partition, signaling (the server is away), delay, reorder, duplicate,
-join, leave, stop, data (goes away), wrong (a machine computes or says something
-wrong); `none` for none."""
+(suspended, then the clock leaps), slow, flap, oneway, stall (bulk of one link
+vanishes), missing (a pair without a link), partition, signaling (the server is
+away), delay, reorder, duplicate, join, leave, stop, data (goes away), wrong (a
+machine computes or says something wrong); `none` for none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

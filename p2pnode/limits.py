@@ -31,6 +31,9 @@ class Limits:
     silence: float = 8.0
     """A peer from which no frame came for this long is dropped; with the scheduling delay of a
     busy machine this stays within the promised 10 s."""
+    stall: float = 16.0
+    """A link on which nothing that was sent gets acknowledged for this long is made anew, however
+    lively its heartbeats: two silences, so that a peer that is held up is not mistaken for it."""
     heartbeat: float = 1.0
     """Interval of status messages: several must be lost before silence is reached."""
     handshakes: int = 3

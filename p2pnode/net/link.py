@@ -77,6 +77,8 @@ class Link:
         self._closed = False
         now = clock()
         self._heard_at = now
+        self._progress = (0, 0)
+        self._moved_at = now
         self._counted_down = 0  # bytes that acknowledgements speak of
         self._ack_due = False
         self._bytes_up = 0
@@ -153,6 +155,7 @@ class Link:
             self._transport.check()
             if now - self._heard_at > self._limits.silence:
                 raise ConnectionError(f"nothing heard for {now - self._heard_at:.1f} s")
+            self._look_for_progress(now, excuse)
             if now - self._pinged_at >= self._limits.heartbeat:
                 self._ping(now)
             self._measure(now)
@@ -233,6 +236,20 @@ class Link:
         self._allowed_at = now
         if self._allowance < 0:
             raise PeerError(f"sends more than {limits.message_rate:,.0f} messages a second")
+
+    def _look_for_progress(self, now: float, excuse: float) -> None:
+        """Raise ConnectionError if what was sent stands still although the peer lives: a frame was
+        lost where none should be (at a relay), or the connection under us has seized up."""
+        window = self._outbox.window
+        progress = (window.acked, self._transport.buffered(Channel.BULK))
+        if progress != self._progress or not window.in_flight:
+            self._progress, self._moved_at = progress, now
+        self._moved_at = min(now, self._moved_at + excuse)
+        if now - self._moved_at > self._limits.stall:
+            raise ConnectionError(
+                f"of {window.in_flight:,} bytes sent nothing was acknowledged for "
+                f"{now - self._moved_at:.1f} s"
+            )
 
     def _measure(self, now: float) -> None:
         if self._ack_due:  # an acknowledgement that was held back

@@ -68,6 +68,11 @@ class Window:
     def in_flight(self) -> int:
         return self._sent_bytes - self._acked
 
+    @property
+    def acked(self) -> int:
+        """Bytes acknowledged since the link began."""
+        return self._acked
+
     def limit(self, rtt: float) -> int:
         """Bytes that may be in flight. rtt: shortest round trip seen, seconds."""
         seconds = self._limits.in_flight_seconds

@@ -1,6 +1,6 @@
 """What can happen to a simulated group: the kinds of faults, and one fault as a plain value.
 
-May import: protocol, machine, world. `draw` takes a fault from a seeded generator, `arrange` puts
+May import: limits, protocol, machine, world. `draw` takes a fault from a seeded generator, `arrange` puts
 it into a world's future. A fault names everything about itself, so any subset of a run's faults is
 a run as well (see shrink).
 """
@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import random
 
+from p2pnode.limits import LIMITS
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.messages import StopOrder
 from p2pnode.rehearse.machine import Defects, Machine
@@ -36,6 +37,8 @@ class Kind(enum.Enum):
     """A link breaks and comes back."""
     ONEWAY = "oneway"
     """Frames of one direction vanish."""
+    STALL = "stall"
+    """Bulk frames of one direction vanish while control frames pass."""
     MISSING = "missing"
     """Two machines can never link."""
     PARTITION = "partition"
@@ -129,6 +132,8 @@ def draw(
             return [Fault(kind, at, pair, source.choice([0.1, 1.0, 5.0, 20.0]))] if pair else []
         case Kind.ONEWAY:
             return [Fault(kind, at, pair, source.choice([3.0, 15.0, 60.0]))] if pair else []
+        case Kind.STALL:
+            return [Fault(kind, at, pair, LIMITS.stall)] if pair else []
         case Kind.MISSING:
             # With two machines there would be no group at all.
             return [Fault(kind, 0.0, pair)] if nodes > 2 else []
@@ -194,6 +199,8 @@ def _happen(world: World, fault: Fault, chosen: list[Machine]) -> None:
             world.flap(chosen[0], chosen[1], lasts)
         case Kind.ONEWAY:
             world.block(chosen[0], chosen[1], lasts)
+        case Kind.STALL:
+            world.stall(chosen[0], chosen[1])
         case Kind.PARTITION:
             world.partition(alive, lasts)
         case Kind.SIGNALING:

@@ -3,7 +3,7 @@
 A link carries two ordered channels (control, bulk) in each direction. A reset loses what is on
 its way. Delays differ from message to message, so channels and links overtake each other.
 
-May import: protocol, machine, toy.
+May import: limits, protocol, machine, toy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from p2pnode.limits import LIMITS
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.core import StepCore
@@ -38,6 +39,8 @@ class Link:
     session: int = 0
     blocked: set[PeerId] = field(default_factory=set)
     """Senders whose frames vanish although the link looks up (one-way silence)."""
+    stalled: set[PeerId] = field(default_factory=set)
+    """Senders whose bulk frames vanish, for as long as the session lasts."""
     free_at: dict[tuple[PeerId, bool], float] = field(default_factory=dict)
     """When (sender, bulk) can put the next message on the wire."""
     last_at: dict[tuple[PeerId, bool], float] = field(default_factory=dict)
@@ -227,6 +230,7 @@ class World:
             link.free_at.clear()
             link.last_at.clear()
             link.queued.clear()
+            link.stalled.clear()
             a.feed(ev.LinkUp(b.me))
             session = link.session
             self.feed_at(
@@ -275,6 +279,19 @@ class World:
         self.at(self.now + seconds, lambda: link.blocked.discard(sender.me))
         if seconds > 8.0:  # the receiving end closes a silent link
             self.at(self.now + 8.0, lambda: self.flap(sender, receiver, seconds - 8.0))
+
+    def stall(self, sender: Machine, receiver: Machine) -> None:
+        """Bulk frames of one direction vanish while control frames pass, until the sending end
+        has waited long enough for an acknowledgement and makes a new connection."""
+        link = self.link(sender.me, receiver.me)
+        link.stalled.add(sender.me)
+        session = link.session
+
+        def give_up() -> None:
+            if link.up and link.session == session:
+                self.flap(sender, receiver, 1.0)
+
+        self.at(self.now + LIMITS.stall, give_up)
 
     # Messages
 
@@ -331,6 +348,8 @@ class World:
         session = link.session
 
         def arrive() -> None:
+            if bulk and sender in link.stalled and link.session == session:
+                return  # and it stays queued: whatever repeats it waits behind it
             if queued is not None and link.session == session:
                 link.queued.discard(queued)
             if link.up and link.session == session and sender not in link.blocked:
@@ -344,7 +363,11 @@ class World:
                     moment,
                     receiving,
                     ev.Heard(sender, 1000),
-                    lambda: link.up and link.session == session and sender not in link.blocked,
+                    lambda: (
+                        link.up
+                        and link.session == session
+                        and sender not in link.blocked | link.stalled
+                    ),
                 )
                 moment += FRAGMENT_TIME
         self.at(arrives, arrive)

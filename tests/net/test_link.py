@@ -214,3 +214,44 @@ def test_relay_frames_are_handed_on_and_acknowledged():
     pair.run()
     assert pair.b.relayed == [(Kind.RELAYED, Channel.BULK, b"p" * 32, b"sealed")]
     assert pair.a.link.idle
+
+
+def _lose_bulk(pair: LinkPair, seconds: float) -> None:
+    """Time passes; every bulk frame from a to b vanishes, control frames pass."""
+    for _ in range(round(seconds / 0.25)):
+        frames = pair.a.wire.frames
+        kept = [frame for frame in frames if frame[0] is Channel.CONTROL]
+        frames.clear()
+        frames.extend(kept)
+        pair.tick()
+
+
+def test_bulk_that_stands_still_ends_the_link_however_lively_the_heartbeats():
+    pair = LinkPair()
+    pair.a.link.send([b"x" * 1000], Priority.SHARD, NO_RUN, None)
+    _lose_bulk(pair, LIMITS.stall - 1.0)
+    assert pair.a.broken is None
+    assert pair.a.link.stats().rtt is not None, "the peer answers"
+    _lose_bulk(pair, 2.0)
+    assert isinstance(pair.a.broken, ConnectionError)
+    assert "acknowledged" in str(pair.a.broken)
+    assert pair.b.broken is None, "it has nothing to complain of"
+
+
+def test_a_connection_that_takes_in_what_waits_is_not_stalled():
+    """A long frame on a slow line: nothing is acknowledged before its end."""
+    pair = LinkPair()
+    pair.a.link.send([b"x" * 40_000], Priority.SHARD, NO_RUN, None)
+    for second in range(60):
+        pair.a.wire.stuck = 60_000 - 1_000 * second
+        _lose_bulk(pair, 1.0)
+    assert pair.a.broken is None
+
+
+def test_our_own_absence_is_no_stall():
+    pair = LinkPair()
+    pair.a.link.send([b"x" * 1000], Priority.SHARD, NO_RUN, None)
+    _lose_bulk(pair, LIMITS.stall / 2)
+    pair.clock.now += 600.0
+    pair.a.link.tick(excuse=600.0)
+    assert pair.a.broken is None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from p2pnode.rehearse import world
 from p2pnode.rehearse.faults import ALL, Kind
 from p2pnode.rehearse.scenario import attempt, write
 
@@ -48,3 +51,10 @@ def test_a_recount_goes_on_when_the_cut_into_shards_changes() -> None:
     """The liar is put out, and its shard, while another still recounts the last step: what it
     needs of the new cut once did not fit beside what it had of the old."""
     assert not isinstance(attempt(write(5783).only([0])), str)
+
+
+def test_a_stalled_link_that_nobody_breaks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that real machines could not end: heartbeats went to and fro, and nothing else."""
+    monkeypatch.setattr(world, "LIMITS", dataclasses.replace(world.LIMITS, stall=1e9))
+    results = [attempt(write(seed, nodes=3, kinds=(Kind.STALL,))) for seed in range(20)]
+    assert any("did not finish" in result for result in results if isinstance(result, str))
