@@ -63,15 +63,12 @@ async def _join(
         room = await find_nearby(server, keys.room, guest=config.guest)
         if room != keys.room:  # its host tells the secret once it has let this node in
             config, code, keys = dataclasses.replace(config, guest=True), "", RoomKeys(room, None)
-    console = EventLog(
-        open_console(config.json_events, time.monotonic),
-        config.out / "events.jsonl",
-        time.monotonic,
-    )
     ticket = Ticket(config, identity, code, keys, server)
-    node = Node(ticket, options, data, resume, worker=worker, console=console)
-    with _signals(node):
-        await node.run()
+    with open_console(config.json_events, time.monotonic) as shown:
+        console = EventLog(shown, config.out / "events.jsonl", time.monotonic)
+        node = Node(ticket, options, data, resume, worker=worker, console=console)
+        with _signals(node):
+            await node.run()
     return 0
 
 

@@ -278,9 +278,10 @@ class StepCore:
 
     def _roster_changed(self, members: tuple[PeerId, ...], kicked: tuple[PeerId, ...]) -> None:
         board = self._board
+        # A stranger's messages are ignored, so nothing need be remembered of who was removed: the
+        # host may name it again, and an older roster may have come after a newer one.
         board.peers.set_members(tuple(peer for peer in members if peer not in kicked))
         for peer in kicked:
-            board.exclude(peer)
             self._shelf.distrust(peer)
         if board.me in kicked:
             board.fail(Fault.REMOVED, "The host removed this machine from the room.")

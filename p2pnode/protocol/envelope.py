@@ -18,7 +18,6 @@ are associated data; the server states sender and recipient beside the envelope.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable
 from typing import Annotated
 
@@ -42,7 +41,8 @@ _GCM_NONCE = bytes(12)
 _NO_NONCE = bytes(32)
 _HELLO = "hello"
 _UNSEEN = 4
-"""Envelopes kept until the other side is heard from, to be sealed anew if it has restarted."""
+"""Messages kept until the other side is heard from, to be sealed anew if it has restarted: the
+newest of each kind, for it takes the place of those before it."""
 _PAST_NONCES = 64
 """Conversations of one peer (restarts) remembered before our own nonce is renewed."""
 
@@ -97,7 +97,7 @@ class Channel:
         self._their_nonce: bytes | None = None
         self._their_counter = -1
         self._past: set[bytes] = set()
-        self._unseen: deque[tuple[str, bytes]] = deque(maxlen=_UNSEEN)
+        self._unseen: dict[str, bytes] = {}
 
     @property
     def is_heard(self) -> bool:
@@ -108,7 +108,10 @@ class Channel:
         """Seal one message, or, while the peer's nonce is unknown, keep it and ask for that."""
         if len(body) > BODY_BYTES or len(kind) > 16 or kind == _HELLO:
             raise ValueError(f"not a message for an envelope: kind {kind!r}, {len(body)} bytes")
-        self._unseen.append((kind, body))
+        self._unseen.pop(kind, None)
+        self._unseen[kind] = body
+        if len(self._unseen) > _UNSEEN:
+            del self._unseen[next(iter(self._unseen))]
         if self._their_nonce is None:
             return [self._seal(_NO_NONCE, _HELLO, b"")]
         return [self._seal(self._their_nonce, kind, body)]
@@ -131,7 +134,7 @@ class Channel:
             if inside.nonce in self._past:
                 raise self._error("an envelope of an earlier conversation came again")
             self._begin(inside.nonce)
-            replies = [self._seal(inside.nonce, kind, body) for kind, body in self._unseen]
+            replies = [self._seal(inside.nonce, kind, body) for kind, body in self._unseen.items()]
         self._their_counter = inside.counter
         if inside.kind == _HELLO:
             return None, replies

@@ -1,8 +1,8 @@
 """What can happen to a simulated group: the kinds of faults, and one fault as a plain value.
 
-May import: limits, protocol, machine, world. `draw` takes a fault from a seeded generator, `arrange` puts
-it into a world's future. A fault names everything about itself, so any subset of a run's faults is
-a run as well (see shrink).
+May import: limits, protocol, machine, world. `draw` takes a fault from a seeded generator,
+`arrange` puts it into a world's future. A fault names everything about itself, so any subset of a
+run's faults is a run as well (see shrink).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where events go and commands come from: a terminal with a prompt, plain lines, or JSON lines.
 
-May import: ui.events, protocol.text.
+May import: ui.events, ui.printer, protocol.text.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from p2pnode.protocol.text import visible
 from p2pnode.ui.events import Event, Step, Warn, sentence, to_json
+from p2pnode.ui.printer import Printer, writer
 
 if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
@@ -37,12 +38,11 @@ class Console(Protocol):
 class JsonConsole:
     """Every event as one line of JSON, for programs."""
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        self._out = out or sys.stdout
+    def __init__(self, out: TextIO | Printer) -> None:
+        self._out = out
 
     def show(self, event: Event) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the reader went away; training goes on
-            print(to_json(event), file=self._out, flush=True)
+        print(to_json(event), file=self._out, flush=True)
 
     def ask(self, question: str | None) -> None:
         """Nothing can be asked here."""
@@ -54,8 +54,8 @@ class JsonConsole:
 class PlainConsole:
     """Sentences, one a line, for pipes and log files; steps at most once a second."""
 
-    def __init__(self, clock: Callable[[], float], out: TextIO | None = None) -> None:
-        self._out = out or sys.stdout
+    def __init__(self, clock: Callable[[], float], out: TextIO | Printer) -> None:
+        self._out = out
         self._steps = StepThrottle(clock)
 
     def show(self, event: Event) -> None:
@@ -74,8 +74,7 @@ class PlainConsole:
         """Nothing can be typed here."""
 
     def _print(self, text: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the reader went away; training goes on
-            print(text, file=self._out, flush=True)
+        print(text, file=self._out, flush=True)
 
 
 class StepThrottle:
@@ -208,10 +207,17 @@ class EventLog:
         await self._inner.run(on_line)
 
 
-def open_console(json_events: bool, clock: Callable[[], float]) -> Console:
-    """The console that fits where we run: JSON if asked for, a prompt on a terminal, else lines."""
-    if json_events:
-        return JsonConsole()
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        return PromptConsole(clock)
-    return PlainConsole(clock)
+@contextlib.contextmanager
+def open_console(json_events: bool, clock: Callable[[], float]) -> Iterator[Console]:
+    """The console that fits where we run: JSON if asked for, a prompt on a terminal, else lines.
+    A reader of lines or JSON that stops reading holds nobody up."""
+    if not json_events and sys.stdin.isatty() and sys.stdout.isatty():
+        yield PromptConsole(clock)
+        return
+
+    def lost(count: int) -> str:
+        event = Warn(text=f"{count:,} lines are missing here: nobody read them in time.")
+        return f"{to_json(event) if json_events else sentence(event)}\n"
+
+    with Printer(writer(sys.stdout), lost) as out:
+        yield JsonConsole(out) if json_events else PlainConsole(clock, out)

@@ -392,6 +392,22 @@ def test_a_kicked_node_stops_and_the_others_go_on() -> None:
     run.finish()
 
 
+def test_a_member_that_is_missing_from_one_roster_takes_part_again() -> None:
+    """A node that had restarted was shown an old roster before the new one, and from then on took
+    nothing of the member that the old one lacked: the run stood still."""
+    run = Recorder(3, steps=20)
+    run.at_step(4)
+    everybody = run.world.members
+    gone = run.nodes[2].me
+    for node in run.nodes[:2]:
+        node.feed(ev.RosterChanged(tuple(peer for peer in everybody if peer != gone), (gone,)))
+        node.feed(ev.RosterChanged(everybody))
+        run.world.flap(node, run.nodes[2], 0.5)
+    run.finish()
+    credits = [effect.credits for effect in run.of(ef.Commit, "n0")][-1]
+    assert gone in dict(credits), "its work is taken"
+
+
 def test_who_leaves_in_good_order_is_replaced_at_once() -> None:
     run = Recorder(3, steps=20)
     run.at_step(4)

@@ -48,7 +48,7 @@ def closed_pipe() -> io.TextIOWrapper:
     """A stream whose reader has gone."""
     reader, writer = os.pipe()
     os.close(reader)
-    return io.TextIOWrapper(io.FileIO(writer, "w"), write_through=True)
+    return io.TextIOWrapper(io.BufferedWriter(io.FileIO(writer, "w")))
 
 
 # Steps
@@ -106,27 +106,37 @@ def test_hostile_words_in_json_stay_on_one_line(hostile: str) -> None:
     assert not any(ord(char) < 0x20 for char in line)
 
 
-@pytest.mark.parametrize("make", [JsonConsole, lambda out: PlainConsole(Clock(), out)])
-def test_a_reader_that_went_away_is_no_error(make: Callable[[Any], Any]) -> None:
-    out = closed_pipe()
-    with pytest.raises(BrokenPipeError):
-        out.write("x")
-    console = make(out)
-    for _ in range(3):
-        console.show(Info(text="anybody there?"))
-        console.ask("Let bob in?")
-    out.detach().close()
-
-
-@pytest.mark.parametrize("console", [JsonConsole(), PlainConsole(Clock())])
+@pytest.mark.parametrize(
+    "console", [JsonConsole(io.StringIO()), PlainConsole(Clock(), io.StringIO())]
+)
 async def test_nothing_is_typed_where_nothing_can_be(console: Any) -> None:
     await asyncio.wait_for(console.run(pytest.fail), 5)
 
 
 def test_the_console_fits_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(open_console(True, Clock()), JsonConsole)
+    monkeypatch.setattr(
+        "sys.stdout", io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.devnull, "w")))
+    )
+    with open_console(True, Clock()) as console:
+        assert isinstance(console, JsonConsole)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert isinstance(open_console(False, Clock()), PlainConsole)
+    with open_console(False, Clock()) as console:
+        assert isinstance(console, PlainConsole)
+
+
+@pytest.mark.parametrize("json_events", [True, False])
+def test_a_reader_that_went_away_is_no_error(
+    json_events: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = closed_pipe()
+    with pytest.raises(BrokenPipeError):
+        out.buffer.raw.write(b"x")
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with open_console(json_events, Clock()) as console:
+        for _ in range(3):
+            console.show(Info(text="anybody there?"))
+            console.ask("Let bob in?")
 
 
 # The log
