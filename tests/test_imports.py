@@ -97,7 +97,7 @@ def breaches(module: str, imported: set[str]) -> list[str]:
         if (
             within(module, "p2pnode.rehearse")
             and within(name, PACKAGES)
-            and not within(name, ("p2pnode.rehearse", "p2pnode.protocol"))
+            and not within(name, ("p2pnode.rehearse", "p2pnode.protocol", "p2pnode.limits"))
             and name != "p2pnode"
         ):
             out.append(f"{module} imports {name}; a rehearsal needs the protocol alone")
