@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import io
 import queue
+import select
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
@@ -116,7 +116,7 @@ def writer(out: TextIO) -> Callable[[str], None]:
         while data:
             count = raw.write(data)
             if count is None:  # somebody has made it non-blocking
-                time.sleep(0.05)
+                select.select([], [raw], [])
             data = data[count or 0 :]
 
     return write
