@@ -142,6 +142,30 @@ def _product(layout: str, form: Form) -> Iterator[Any]:
         yield form(_full(a, signs[0]), _full(b, signs[1]))
 
 
+def _float_left(layout: str, form: Form) -> Iterator[Any]:
+    """A left operand that the product quantises itself, over more rows than it takes at a time."""
+    for m, n, k in (*_SHAPES, (101, 17, 5), (50, 33, 1025)):
+        _, b = _operands(layout, m, n, k)
+        shape = (k, m) if layout == "linear_dw" else (m, k)
+        yield form(with_specials(floats(f"left {shape}", *shape, low=-6)), b)
+    scales = np.exp2(np.arange(-120, 120, 4).astype(np.float64)).astype(np.float32)
+    _, b = _operands(layout, 60, 18, 35)
+    x = floats("left of every scale", 60, 35) * scales[:, None]
+    x = np.ascontiguousarray(x.T) if layout == "linear_dw" else x
+    yield form(x, b)
+    if layout == "linear_dw":
+        out = np.full((60, 18), np.float32(7))
+        form(x, b, out)
+        yield out
+    full = np.full((514, 49) if layout == "linear_dw" else (49, 514), np.float32(-3))
+    _, b = _operands(layout, 49, 3, 514)
+    yield form(full, _full(b, 1))
+    for place in (0, -1):
+        bad = x.copy()
+        bad.reshape(-1)[place] = np.float32(np.nan)
+        yield _attempt(form, bad, _operands(layout, 60, 18, 35)[1])
+
+
 def _elementary(form: Form) -> Iterator[Any]:
     yield form(np.concatenate([floats("e", 999, low=-30, high=7), with_specials(floats("s", 50))]))
     edges = [-87.33654, -87.33655, -88.0, -200.0, 88.37626, 88.37627, 100.0, 0.5, 1.0, 0.70710677]
@@ -364,3 +388,9 @@ GATES: dict[str, Callable[[Form], Iterable[Any]]] = {
     "norm": _norm,
     "adam": _adam,
 }
+
+UNNAMED: dict[str, Callable[[Form], Iterable[Any]]] = {
+    name: functools.partial(_float_left, name) for name in ("linear", "linear_dx", "linear_dw")
+}
+"""Further cases, which every form must answer too. They combine what `GATES` pins already, so they
+are no part of the arithmetic's name."""

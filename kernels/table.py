@@ -52,6 +52,10 @@ def _f32(name: str, a: Any, *shape: int | None) -> F32:
     return checked
 
 
+def _shape(x: F32 | Quantised) -> tuple[int, ...]:
+    return x.q.shape if isinstance(x, Quantised) else x.shape
+
+
 def _ids(name: str, a: Any, length: int, vocab: int) -> I32:
     ids: I32 = _check(name, a, np.int32, length)
     if int(np.min(ids)) < 0 or int(np.max(ids)) >= vocab:
@@ -140,7 +144,7 @@ class Kernels:
                 self.counts["flushed_scales"] += flushed
         return result
 
-    def _operand(self, name: str, x: F32 | Quantised, limit: int, by_rows: bool) -> Quantised:
+    def _right(self, name: str, x: F32 | Quantised, limit: int, by_rows: bool) -> Quantised:
         if not isinstance(x, Quantised):
             return (self.quantise_rows if by_rows else self.quantise_cols)(x, limit)
         if x.limit != limit or x.by_rows != by_rows:
@@ -149,16 +153,24 @@ class Kernels:
             )
         return x
 
-    def _product(self, op: str, a: Quantised, b: Quantised, inner: tuple[int, int]) -> F32:
+    def _left(self, name: str, x: F32 | Quantised, limit: int, by_rows: bool) -> F32 | Quantised:
+        """A float operand stays as it is: the product quantises it chunk by chunk."""
+        if not isinstance(x, Quantised):
+            return _f32(name, x, None, None)
+        return self._right(name, x, limit, by_rows)
+
+    def _product(
+        self, op: str, a: F32 | Quantised, b: Quantised, inner: tuple[int, int], *out: F32 | None
+    ) -> F32:
         """Run a product after checking that the inner lengths agree and cannot overflow."""
-        bound = c.INT8_MAX_INNER if a.limit == INT8_LIMIT else c.INT12_MAX_INNER
+        bound = c.INT8_MAX_INNER if b.limit == INT8_LIMIT else c.INT12_MAX_INNER
         if inner[0] != inner[1]:
             raise ShapeError(f"{op}: inner lengths {inner[0]} and {inner[1]} differ.")
         if inner[0] > bound:
             raise AccumulatorBoundError(
                 f"{op}: {inner[0]} products cannot be summed exactly; at most {bound} can."
             )
-        result: F32 = self._run(op, a, b)
+        result: F32 = self._run(op, a, b, *out)
         return result
 
     def linear(self, x: F32 | Quantised, w: F32 | Quantised) -> F32:
@@ -167,27 +179,30 @@ class Kernels:
         Operands shared by several products (x of q, k, v; w over a step's slots) are prepared
         once with `quantise_rows(., 127)`. AccumulatorBoundError beyond K = 131,071.
         """
-        a = self._operand("x", x, INT8_LIMIT, True)
-        b = self._operand("w", w, INT8_LIMIT, True)
-        return self._product("linear", a, b, (a.q.shape[1], b.q.shape[1]))
+        a = self._left("x", x, INT8_LIMIT, True)
+        b = self._right("w", w, INT8_LIMIT, True)
+        return self._product("linear", a, b, (_shape(a)[1], b.q.shape[1]))
 
     def linear_dx(self, dy: F32 | Quantised, w: F32 | Quantised) -> F32:
         """dy[M, N], w[N, K] -> dx[M, K] = dy @ w; 12-bit, per row of dy and column of w.
 
         Prepared forms: `quantise_rows(dy, 2047)`, `quantise_cols(w, 2047)`.
         """
-        a = self._operand("dy", dy, INT12_LIMIT, True)
-        b = self._operand("w", w, INT12_LIMIT, False)
-        return self._product("linear_dx", a, b, (a.q.shape[1], b.q.shape[0]))
+        a = self._left("dy", dy, INT12_LIMIT, True)
+        b = self._right("w", w, INT12_LIMIT, False)
+        return self._product("linear_dx", a, b, (_shape(a)[1], b.q.shape[0]))
 
-    def linear_dw(self, dy: F32 | Quantised, x: F32 | Quantised) -> F32:
+    def linear_dw(self, dy: F32 | Quantised, x: F32 | Quantised, out: F32 | None = None) -> F32:
         """dy[M, N], x[M, K] -> dw[N, K] = dy.T @ x; 12-bit, per column of dy and column of x.
 
-        Prepared forms: `quantise_cols(dy, 2047)`, `quantise_cols(x, 2047)`.
+        Prepared forms: `quantise_cols(dy, 2047)`, `quantise_cols(x, 2047)`. out: where dw goes,
+        if not to a new array.
         """
-        a = self._operand("dy", dy, INT12_LIMIT, False)
-        b = self._operand("x", x, INT12_LIMIT, False)
-        return self._product("linear_dw", a, b, (a.q.shape[0], b.q.shape[0]))
+        a = self._left("dy", dy, INT12_LIMIT, False)
+        b = self._right("x", x, INT12_LIMIT, False)
+        if out is not None and _f32("out", out, _shape(a)[1], b.q.shape[1]) is not out:
+            raise ShapeError("out is read-only; the gradient is written to it.")
+        return self._product("linear_dw", a, b, (_shape(a)[0], b.q.shape[0]), out)
 
     # Layers
 

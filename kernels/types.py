@@ -40,7 +40,7 @@ class Quantised:
     scale: F32
     limit: int
     by_rows: bool
-    tiles: dict[str, Ints] = dataclasses.field(default_factory=dict, repr=False)
+    tiles: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)

@@ -1,6 +1,6 @@
 """Causal attention and its step form, equal to `reference.attention`.
 
-A strip is the 6 queries of one tile row: scores, softmax and the product with the values are
+A strip is the rows of queries of one tile: scores, softmax and the product with the values are
 done strip by strip, so no T x T memory is needed.
 May import: errors, reference.attention (the score factor), types, workspace, jit siblings.
 """
@@ -11,46 +11,26 @@ import numpy as np
 
 from ..errors import NonFiniteInputError
 from ..reference.attention import score_factor
-from ..types import F32, F64, I8, INT8_LIMIT, AttentionSaved, Ints
+from ..types import F32, F64, I8, INT8_LIMIT, AttentionSaved
 from ..workspace import empty
-from .compile import helper, kernel, routine
-from .products import (
-    INT8_FLUSH_PAIRS,
-    pack_cols,
-    pack_rows,
-    packed_size,
-    quantise_rows,
-    scale_of,
-)
+from .compile import helper, kernel
+from .lanes import lane_sum, pad_lanes
+from .pack import right_cols, right_rows, row_words, scale_of, widened
+from .products import INT8_FLUSH, quantise_rows
 from .scalar import (
     INFINITY_BITS,
     LEAST_KEY,
     ONE,
     ZERO,
-    clear_lanes,
     exp32,
-    fold_lanes,
     from_key,
     magnitude,
     order_key,
     round_small,
 )
-from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_sums
+from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, scaled_block
 
 _LIMIT8 = np.float32(INT8_LIMIT)
-
-
-@helper
-def sum_row(row, n, lanes):
-    """16-lane sum of row[:n]."""
-    clear_lanes(lanes)
-    whole = n // 16 * 16
-    for j in range(0, whole, 16):
-        for lane in range(16):
-            lanes[lane] = lanes[lane] + row[j + lane]
-    for lane in range(n - whole):
-        lanes[lane] = lanes[lane] + row[whole + lane]
-    return fold_lanes(lanes)
 
 
 @helper
@@ -61,8 +41,8 @@ def exponentials(row, n, peak):
 
 
 @helper
-def _softmax_row(row, n, lanes):
-    """row[:n] scores -> probabilities; (finite?, peak, 1 / sum)."""
+def _softmax_row(row, n):
+    """row[:n] scores -> probabilities, zeros up to a whole lane; (finite?, peak, 1 / sum)."""
     top, key = np.int32(0), LEAST_KEY
     for j in range(n):
         bits, k = magnitude(row[j]), order_key(row[j])
@@ -72,96 +52,84 @@ def _softmax_row(row, n, lanes):
     if top >= INFINITY_BITS:
         return False, peak, ZERO
     exponentials(row, n, peak)
-    inverse = ONE / sum_row(row, n, lanes)
+    inverse = ONE / lane_sum(row, 0, pad_lanes(row, n))
     for j in range(n):
         row[j] = row[j] * inverse
     return True, peak, inverse
 
 
 @helper
-def _fold_scale(row, n, sv, folded):
-    """folded[:n] = row[:n] * sv[:n]; (scale, inverse) of its int8 form."""
+def _fold_scale(row, n, sv):
+    """row[:n] *= sv[:n]; (scale, inverse) of its int8 form."""
     top = np.int32(0)
     for j in range(n):
         x = row[j] * sv[j]
-        folded[j] = x
+        row[j] = x
         bits = magnitude(x)
         top = bits if bits > top else top
     return scale_of(top, _LIMIT8)
 
 
-@routine
-def score_strip(
-    queries, query_from, keys, key_from, pairs, i0, seq_len, flush,
-    row_scale, col_scale, factor, block, wide, sums, strip,
-):  # fmt: skip
-    """strip[r, j] = scores of queries i0..i0+5 over all panels that hold a key they see.
-
-    queries from query_from: the packed strip; keys from key_from: all packed panels of the head.
-    row_scale, col_scale [T]; factor multiplies the row scale.
-    """
-    height = TILE_ROWS if seq_len - i0 > TILE_ROWS else seq_len - i0
-    for j0 in range(0, i0 + height, TILE_COLS):
-        panel = key_from + j0 * pairs * 2
-        tile_sums(queries, query_from, keys, panel, pairs, flush, block, wide, sums)
-        width = TILE_COLS if seq_len - j0 > TILE_COLS else seq_len - j0
-        for r in range(height):
-            s = row_scale[i0 + r] * factor
-            for j in range(width):
-                strip[r, j0 + j] = sums[r * TILE_COLS + j] * s * col_scale[j0 + j]
-
-
 @kernel
 def _attention(
-    queries, sq, keys, sk, values, sv, factor, mixed, strip, folded, query_scale, key_scale,
-    value_scale, lanes, block, wide, sums, out, peaks, inverses,
+    queries, sq, keys, sk, values, sv, factor, mixed, halves, strip, query_scale, key_scale,
+    value_scale, mix_scale, ones, wide, edge, out, flat, peaks, inverses,
 ):  # fmt: skip
     """False if a score is not finite.
 
-    queries, keys, values: packed for every (b, h); sq, sk, sv (B, T, H); out (B, T, H, D);
-    peaks, inverses (B, H, T).
+    queries: rows of words; keys, values: panels for every (b, h); sq, sk, sv (B, T, H);
+    out (B, T, H, D), also as flat; peaks, inverses (B, H, T). strip [TILE_ROWS, T rounded up to
+    lanes], mixed [TILE_ROWS, words], seen as int16 in halves: scratch.
     """
     batch, seq_len, heads, dim = out.shape
-    dim_pairs, seq_pairs = (dim + 1) // 2, (seq_len + 1) // 2
-    query_size = (seq_len + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS * 2 * dim_pairs
-    key_size = (seq_len + TILE_COLS - 1) // TILE_COLS * TILE_COLS * 2 * dim_pairs
-    value_size = (dim + TILE_COLS - 1) // TILE_COLS * TILE_COLS * 2 * seq_pairs
+    dim_words, seq_words = (dim + 1) // 2, (seq_len + 1) // 2
+    key_size = (seq_len + TILE_COLS - 1) // TILE_COLS * TILE_COLS * dim_words
+    value_size = (dim + TILE_COLS - 1) // TILE_COLS * TILE_COLS * seq_words
+    length = strip.shape[1]
+    scores, mixed_words = strip.reshape(-1), mixed.reshape(-1)
+    for j in range(seq_len, length):
+        key_scale[j] = ZERO
     for group in range(batch * heads):
         b, h = group // heads, group % heads
         for i in range(seq_len):
-            query_scale[i] = sq[b, i, h]
+            query_scale[i] = sq[b, i, h] * factor
             key_scale[i] = sk[b, i, h]
             value_scale[i] = sv[b, i, h]
         for i0 in range(0, seq_len, TILE_ROWS):
-            height = TILE_ROWS if seq_len - i0 > TILE_ROWS else seq_len - i0
-            score_strip(
-                queries, group * query_size + i0 * dim_pairs * 2, keys, group * key_size,
-                dim_pairs, i0, seq_len, INT8_FLUSH_PAIRS, query_scale, key_scale, factor,
-                block, wide, sums, strip,
-            )  # fmt: skip
-            pairs = (i0 + height + 1) // 2
-            for index in range(pairs * TILE_ROWS * 2):
-                mixed[index] = np.int16(0)
+            height = min(seq_len - i0, TILE_ROWS)
+            seen = i0 + height
+            for j0 in range(0, seen, TILE_COLS):
+                scaled_block(
+                    queries, ((b * seq_len + i0) * heads + h) * dim_words, heads * dim_words, 1,
+                    height - 1, keys, group * key_size + j0 * dim_words, dim_words, INT8_FLUSH,
+                    query_scale, i0, key_scale, j0, TILE_COLS, wide, edge, scores, j0, length,
+                )  # fmt: skip
+            words = (seen + 1) // 2
             for r in range(height):
                 n = i0 + r + 1
-                finite, peak, inverse = _softmax_row(strip[r], n, lanes)
+                row = strip[r]
+                finite, peak, inverse = _softmax_row(row, n)
                 if not finite:
                     return False
                 peaks[b, h, i0 + r], inverses[b, h, i0 + r] = peak, inverse
-                scale, to_grid = _fold_scale(strip[r], n, value_scale, folded)
-                query_scale[i0 + r] = scale  # of the query no more: it was used above
+                mix_scale[r], to_grid = _fold_scale(row, n, value_scale)
                 for j in range(n):
-                    place = (j // 2 * TILE_ROWS + r) * 2 + j % 2
-                    mixed[place] = round_small(folded[j] * to_grid)
+                    halves[r, j] = np.int16(round_small(row[j] * to_grid))
+                for j in range(n, 2 * words):
+                    halves[r, j] = np.int16(0)
             for d0 in range(0, dim, TILE_COLS):
-                panel = group * value_size + d0 * seq_pairs * 2
-                tile_sums(mixed, 0, values, panel, pairs, INT8_FLUSH_PAIRS, block, wide, sums)
-                width = TILE_COLS if dim - d0 > TILE_COLS else dim - d0
-                for r in range(height):
-                    for d in range(width):
-                        total = sums[r * TILE_COLS + d]
-                        out[b, i0 + r, h, d0 + d] = total * query_scale[i0 + r]
+                scaled_block(
+                    mixed_words, 0, mixed.shape[1], 1, height - 1, values,
+                    group * value_size + d0 * seq_words, words, INT8_FLUSH, mix_scale, 0, ones, 0,
+                    min(dim - d0, TILE_COLS), wide, edge, flat,
+                    ((b * seq_len + i0) * heads + h) * dim + d0, heads * dim,
+                )  # fmt: skip
     return True
+
+
+def lanes_of(seq_len: int) -> int:
+    """seq_len rounded up to whole lanes, and so to whole tiles."""
+    return -(-seq_len // 16) * 16
 
 
 def attention(q: F32, k: F32, v: F32, batch: int, heads: int) -> tuple[F32, AttentionSaved]:
@@ -169,22 +137,27 @@ def attention(q: F32, k: F32, v: F32, batch: int, heads: int) -> tuple[F32, Atte
     seq_len, dim = q.shape[0] // batch, q.shape[1] // heads
     parts = (batch, seq_len, heads, dim)
     q8, k8, v8 = (quantise_rows(x.reshape(-1, dim), INT8_LIMIT) for x in (q, k, v))
+    queries, keys = (widened(x.q, 0).reshape(*parts[:3], -1) for x in (q8, k8))
     out = empty(parts, np.float32)
     peak, inverse_sum = (empty((batch, heads, seq_len), np.float32) for _ in range(2))
+    mixed = row_words(TILE_ROWS, seq_len, 2)
     finite = _attention(
-        pack_rows(q8.q.reshape(parts), TILE_ROWS),
+        queries.reshape(-1),
         q8.scale.reshape(parts[:3]),
-        pack_rows(k8.q.reshape(parts), TILE_COLS),
+        right_rows(keys),
         k8.scale.reshape(parts[:3]),
-        pack_cols(v8.q.reshape(parts), TILE_COLS),
+        right_cols(v8.q.reshape(parts)),
         v8.scale.reshape(parts[:3]),
         score_factor(dim),
-        empty(packed_size(TILE_ROWS, TILE_ROWS, seq_len), np.int16),
-        empty((TILE_ROWS, seq_len), np.float32),
-        *(empty(seq_len, np.float32) for _ in range(4)),
-        empty(16, np.float32),
-        *sums_scratch(),
+        mixed,
+        mixed.view(np.int16),
+        empty((TILE_ROWS, lanes_of(seq_len)), np.float32),
+        *(empty(lanes_of(seq_len), np.float32) for _ in range(3)),
+        empty(TILE_ROWS, np.float32),
+        np.ones(TILE_COLS, np.float32),
+        *block_scratch(),
         out,
+        out.reshape(-1),
         peak,
         inverse_sum,
     )
@@ -194,13 +167,13 @@ def attention(q: F32, k: F32, v: F32, batch: int, heads: int) -> tuple[F32, Atte
     return out.reshape(q.shape), saved
 
 
-def sums_scratch() -> tuple[Ints, F64, F32]:
-    """The scratch arrays of `tile_sums`."""
-    return empty(TILE_SIZE, np.int32), empty(TILE_SIZE, np.float64), empty(TILE_SIZE, np.float32)
+def block_scratch() -> tuple[F64, F32]:
+    """The scratch arrays of `scaled_block`."""
+    return empty(TILE_SIZE, np.float64), empty(TILE_SIZE, np.float32)
 
 
 @kernel
-def _attention_step(q8, sq, k8, sk, v8, sv, factor, row, folded, value_scale, lanes, out):
+def _attention_step(q8, sq, k8, sk, v8, sv, factor, row, value_scale, out):
     """False if a score is not finite. q8, out (H, D); k8, v8 (n, H, D); sq (H); sk, sv (n, H)."""
     n, heads, dim = k8.shape
     for h in range(heads):
@@ -211,14 +184,14 @@ def _attention_step(q8, sq, k8, sk, v8, sv, factor, row, folded, value_scale, la
                 total += np.int32(q8[h, d]) * np.int32(k8[j, h, d])
             row[j] = np.float32(np.int32(total)) * scale * sk[j, h]
             value_scale[j] = sv[j, h]
-        finite, _, _ = _softmax_row(row, n, lanes)
+        finite, _, _ = _softmax_row(row, n)
         if not finite:
             return False
-        scale, to_grid = _fold_scale(row, n, value_scale, folded)
+        scale, to_grid = _fold_scale(row, n, value_scale)
         for d in range(dim):
             total = np.int32(0)
             for j in range(n):
-                total += round_small(folded[j] * to_grid) * np.int32(v8[j, h, d])
+                total += round_small(row[j] * to_grid) * np.int32(v8[j, h, d])
             out[h, d] = np.float32(np.int32(total)) * scale
     return True
 
@@ -228,9 +201,7 @@ def attention_step(q: F32, k8: I8, sk: F32, v8: I8, sv: F32) -> F32:
     n, heads, dim = k8.shape
     row = quantise_rows(q.reshape(heads, dim), INT8_LIMIT)
     out: F32 = empty((heads, dim), np.float32)
-    scratch = (empty(n, np.float32) for _ in range(3))
-    lanes = empty(16, np.float32)
-    factor = score_factor(dim)
-    if not _attention_step(row.q, row.scale, k8, sk, v8, sv, factor, *scratch, lanes, out):
+    scratch = (empty(lanes_of(n), np.float32) for _ in range(2))
+    if not _attention_step(row.q, row.scale, k8, sk, v8, sv, score_factor(dim), *scratch, out):
         raise NonFiniteInputError("an attention score is NaN or infinite; q or k is too large.")
     return out.reshape(1, -1)

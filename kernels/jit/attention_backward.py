@@ -11,103 +11,81 @@ import numpy as np
 
 from ..errors import NonFiniteInputError
 from ..reference.attention import score_factor
-from ..types import F32, INT12_LIMIT, AttentionSaved, Ints
+from ..types import F32, I32, INT12_LIMIT, AttentionSaved, Ints
 from ..workspace import empty
-from .attention import exponentials, score_strip, sum_row, sums_scratch
+from .attention import block_scratch, exponentials, lanes_of
 from .compile import kernel, routine
-from .products import (
-    INT8_FLUSH_PAIRS,
-    INT12_FLUSH_PAIRS,
-    pack_cols,
-    pack_rows,
-    packed_size,
-    quantise_head_cols,
-    quantise_rows,
-    scale_of,
-)
-from .scalar import INFINITY_BITS, ONE, magnitude, round_small
-from .tile import TILE_COLS, TILE_ROWS, tile_sums
+from .lanes import lane_sum, pad_lanes
+from .pack import pair_word, right_cols, right_rows, row_words, scale_of, widened
+from .products import INT8_FLUSH, INT12_FLUSH, quantise_head_cols, quantise_rows
+from .scalar import INFINITY_BITS, ZERO, magnitude, round_small
+from .tile import TILE_COLS, TILE_ROWS, scaled_block
 
 _LIMIT12 = np.float32(INT12_LIMIT)
-
-
-@routine
-def _column_product(
-    left, first_pair, last_pair, right, right_from, i0, row_scale, col_scale, block, wide, sums, out
-):
-    """out[i0 + r, d] = 12-bit product of a packed strip with the packed columns of one head.
-
-    The strip and the panels span all T inner positions; outside the pairs first..last-1 the strip
-    is zero. row_scale [6], col_scale [D], out [T, D].
-    """
-    seq_len, dim = out.shape
-    seq_pairs = (seq_len + 1) // 2
-    height = TILE_ROWS if seq_len - i0 > TILE_ROWS else seq_len - i0
-    for d0 in range(0, dim, TILE_COLS):
-        panel = right_from + (d0 * seq_pairs + first_pair * TILE_COLS) * 2
-        tile_sums(
-            left, first_pair * TILE_ROWS * 2, right, panel, last_pair - first_pair,
-            INT12_FLUSH_PAIRS, block, wide, sums,
-        )  # fmt: skip
-        width = TILE_COLS if dim - d0 > TILE_COLS else dim - d0
-        for r in range(height):
-            for d in range(width):
-                total = sums[r * TILE_COLS + d]
-                out[i0 + r, d0 + d] = total * row_scale[r] * col_scale[d0 + d]
 
 
 @kernel
 def _score_gradient(
     b, h, queries, sq, keys, sk, gradients, sdo, values, sv, peaks, inverses, factor,
-    columns, column_scale, a, ds, top_a, top_ds, left, row_scale, scales_i, scales_j, da,
-    products, lanes, block, wide, sums, dq,
+    columns, column_scale, a, ds, top_a, top_ds, left, halves, row_scale, scales_i, scales_j, da,
+    products, wide, edge, dq, flat,
 ):  # fmt: skip
-    """Of head (b, h): probabilities a, gradient of the scores ds [T, T], and dq; all finite?
+    """Of head (b, h): probabilities a, gradient of the scores ds [T, lanes], and dq; all finite?
 
-    queries, keys (int8 values), gradients (do) and values (12-bit values): packed by rows;
-    columns: k packed by columns. sq, sk, sdo, sv (B, T, H). top_a, top_ds int32 [T]: bits of the
-    largest magnitude of each column of a and ds. dq (B, T, H, D).
+    queries (int8), gradients (do in 12 bits): rows of words; keys (int8), values (12 bits),
+    columns (k in 12 bits by columns): panels for every (b, h). sq, sk, sdo, sv (B, T, H).
+    top_a, top_ds int32 [T]: bits of the largest magnitude of each column of a and ds. dq
+    (B, T, H, D), also as flat; left [TILE_ROWS, words], seen as int16 in halves: scratch.
     """
     _, seq_len, heads, dim = dq.shape
-    dim_pairs, seq_pairs = (dim + 1) // 2, (seq_len + 1) // 2
+    dim_words, seq_words = (dim + 1) // 2, (seq_len + 1) // 2
     group = b * heads + h
-    strip_from = group * ((seq_len + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS * 2 * dim_pairs)
-    panel_from = group * ((seq_len + TILE_COLS - 1) // TILE_COLS * TILE_COLS * 2 * dim_pairs)
-    column_from = group * ((dim + TILE_COLS - 1) // TILE_COLS * TILE_COLS * 2 * seq_pairs)
+    panel_from = group * ((seq_len + TILE_COLS - 1) // TILE_COLS * TILE_COLS * dim_words)
+    column_from = group * ((dim + TILE_COLS - 1) // TILE_COLS * TILE_COLS * seq_words)
+    length = da.shape[1]
+    scores, score_gradients, left_words = a.reshape(-1), da.reshape(-1), left.reshape(-1)
+    query_scale, gradient_scale = scales_i[0], scales_i[1]
+    key_scale, value_scale, padded = scales_j[0], scales_j[1], column_scale[group]
     for j in range(seq_len):
         top_a[j] = np.int32(0)
         top_ds[j] = np.int32(0)
-        scales_i[0, j], scales_j[0, j] = sq[b, j, h], sk[b, j, h]
-        scales_i[1, j], scales_j[1, j] = sdo[b, j, h], sv[b, j, h]
+        query_scale[j], key_scale[j] = sq[b, j, h] * factor, sk[b, j, h]
+        gradient_scale[j], value_scale[j] = sdo[b, j, h], sv[b, j, h]
+    for j in range(seq_len, length):
+        key_scale[j] = value_scale[j] = ZERO
     for i0 in range(0, seq_len, TILE_ROWS):
-        height = TILE_ROWS if seq_len - i0 > TILE_ROWS else seq_len - i0
-        strip = strip_from + i0 * dim_pairs * 2
-        score_strip(
-            queries, strip, keys, panel_from, dim_pairs, i0, seq_len, INT8_FLUSH_PAIRS,
-            scales_i[0], scales_j[0], factor, block, wide, sums, a[i0 : i0 + height],
-        )  # fmt: skip
-        score_strip(
-            gradients, strip, values, panel_from, dim_pairs, i0, seq_len, INT12_FLUSH_PAIRS,
-            scales_i[1], scales_j[1], ONE, block, wide, sums, da,
-        )  # fmt: skip
-        pairs = (i0 + height + 1) // 2
-        for index in range(pairs * TILE_ROWS * 2):
-            left[index] = np.int16(0)
+        height = min(seq_len - i0, TILE_ROWS)
+        strip = ((b * seq_len + i0) * heads + h) * dim_words
+        for j0 in range(0, i0 + height, TILE_COLS):
+            panel = panel_from + j0 * dim_words
+            scaled_block(
+                queries, strip, heads * dim_words, 1, height - 1, keys, panel, dim_words,
+                INT8_FLUSH, query_scale, i0, key_scale, j0, TILE_COLS, wide, edge, scores,
+                i0 * length + j0, length,
+            )  # fmt: skip
+            scaled_block(
+                gradients, strip, heads * dim_words, 1, height - 1, values, panel, dim_words,
+                INT12_FLUSH, gradient_scale, i0, value_scale, j0, TILE_COLS, wide, edge,
+                score_gradients, j0, length,
+            )  # fmt: skip
+        words = (i0 + height + 1) // 2
         for r in range(height):
             i = i0 + r
             n = i + 1
-            exponentials(a[i], n, peaks[b, h, i])
+            row, row_da, row_ds = a[i], da[r], ds[i]
+            exponentials(row, n, peaks[b, h, i])
             inverse = inverses[b, h, i]
             for j in range(n):
-                a[i, j] = a[i, j] * inverse
-                products[j] = a[i, j] * da[r, j]
-                bits = magnitude(a[i, j])
+                x = row[j] * inverse
+                row[j] = x
+                products[j] = x * row_da[j]
+                bits = magnitude(x)
                 top_a[j] = bits if bits > top_a[j] else top_a[j]
-            along = sum_row(products, n, lanes)
+            along = lane_sum(products, 0, pad_lanes(products, n))
             top = np.int32(0)
             for j in range(n):
-                x = a[i, j] * (da[r, j] - along) * factor
-                ds[i, j] = x
+                x = row[j] * (row_da[j] - along) * factor
+                row_ds[j] = x
                 bits = magnitude(x)
                 top = bits if bits > top else top
                 top_ds[j] = bits if bits > top_ds[j] else top_ds[j]
@@ -115,39 +93,76 @@ def _score_gradient(
                 return False
             row_scale[r], to_grid = scale_of(top, _LIMIT12)
             for j in range(n):
-                left[(j // 2 * TILE_ROWS + r) * 2 + j % 2] = round_small(ds[i, j] * to_grid)
-        _column_product(
-            left, 0, pairs, columns, column_from, i0, row_scale, column_scale[b, h],
-            block, wide, sums, dq[b, :, h, :],
-        )  # fmt: skip
+                halves[r, j] = np.int16(round_small(row_ds[j] * to_grid))
+            for j in range(n, 2 * words):
+                halves[r, j] = np.int16(0)
+        for d0 in range(0, dim, TILE_COLS):
+            scaled_block(
+                left_words, 0, left.shape[1], 1, height - 1, columns, column_from + d0 * seq_words,
+                words, INT12_FLUSH, row_scale, 0, padded, d0, min(dim - d0, TILE_COLS), wide, edge,
+                flat, ((b * seq_len + i0) * heads + h) * dim + d0, heads * dim,
+            )  # fmt: skip
     return True
+
+
+@routine
+def _quantise_triangle(x, top, words, scale, inverse):
+    """Words of pairs down the columns of a lower triangle x[T, T], one scale per column."""
+    seq_len = x.shape[0]
+    for j in range(seq_len):
+        scale[j], inverse[j] = scale_of(top[j], _LIMIT12)
+    for t in range((seq_len + 1) // 2):
+        target = words[t]
+        first = x[2 * t]
+        if 2 * t + 1 < seq_len:
+            second = x[2 * t + 1]
+            for j in range(2 * t + 1):
+                target[j] = pair_word(
+                    round_small(first[j] * inverse[j]), round_small(second[j] * inverse[j])
+                )
+            j = 2 * t + 1
+            target[j] = pair_word(np.int32(0), round_small(second[j] * inverse[j]))
+        else:
+            for j in range(seq_len):
+                target[j] = pair_word(round_small(first[j] * inverse[j]), np.int32(0))
+        for j in range(2 * t + 2, seq_len):
+            target[j] = np.int32(0)
 
 
 @kernel
 def _transposed_product(
-    b, h, x, top, columns, column_scale, left, row_scale, block, wide, sums, out
+    b, h, x, top, columns, column_scale, words, scale, inverse, wide, edge, out, flat
 ):
-    """out[b, :, h, :] = x.T @ columns in 12 bits, x[T, T] a finite lower triangle.
+    """out[b, :, h, :] = x.T @ columns in 12 bits, x[T, lanes] a finite lower triangle.
 
-    top[T]: bits of the largest magnitude of each column of x. columns: packed by columns.
+    top[T]: bits of the largest magnitude of each column of x. columns: panels for every (b, h).
+    words [T / 2, T]: scratch.
     """
     _, seq_len, heads, dim = out.shape
-    seq_pairs = (seq_len + 1) // 2
+    seq_words, step = words.shape
     group = b * heads + h
-    column_from = group * ((dim + TILE_COLS - 1) // TILE_COLS * TILE_COLS * 2 * seq_pairs)
+    column_from = group * ((dim + TILE_COLS - 1) // TILE_COLS * TILE_COLS * seq_words)
+    _quantise_triangle(x, top, words, scale, inverse)
+    left, padded = words.reshape(-1), column_scale[group]
     for j0 in range(0, seq_len, TILE_ROWS):
-        height = TILE_ROWS if seq_len - j0 > TILE_ROWS else seq_len - j0
-        for index in range(j0 // 2 * TILE_ROWS * 2, seq_pairs * TILE_ROWS * 2):
-            left[index] = np.int16(0)
-        for r in range(height):
-            j = j0 + r
-            row_scale[r], to_grid = scale_of(top[j], _LIMIT12)
-            for i in range(j, seq_len):
-                left[(i // 2 * TILE_ROWS + r) * 2 + i % 2] = round_small(x[i, j] * to_grid)
-        _column_product(
-            left, j0 // 2, seq_pairs, columns, column_from, j0, row_scale, column_scale[b, h],
-            block, wide, sums, out[b, :, h, :],
-        )  # fmt: skip
+        height = min(seq_len - j0, TILE_ROWS)
+        first = j0 // 2
+        for d0 in range(0, dim, TILE_COLS):
+            scaled_block(
+                left, first * step + j0, 1, step, height - 1, columns,
+                column_from + d0 * seq_words + first * TILE_COLS, seq_words - first, INT12_FLUSH,
+                scale, j0, padded, d0, min(dim - d0, TILE_COLS), wide, edge, flat,
+                ((b * seq_len + j0) * heads + h) * dim + d0, heads * dim,
+            )  # fmt: skip
+
+
+def _columns(x: F32, parts: tuple[int, int, int, int]) -> tuple[I32, F32]:
+    """x (B, T, H, D) in 12 bits by columns of each (b, h): panels, and scales [B * H, >= D]."""
+    q, scale = quantise_head_cols(x.reshape(parts), INT12_LIMIT)
+    dim = parts[3]
+    padded = np.zeros((scale.size // dim, -(-dim // TILE_COLS) * TILE_COLS), np.float32)
+    padded[:, :dim] = scale.reshape(-1, dim)
+    return right_cols(q), padded
 
 
 def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
@@ -157,40 +172,41 @@ def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
     parts = (batch, seq_len, heads, dim)
     v12, do12 = (quantise_rows(x.reshape(-1, dim), INT12_LIMIT) for x in (saved.v, do))
     rows: list[Ints] = []
-    for operand, width in (
-        (saved.q8, TILE_ROWS),
-        (saved.k8, TILE_COLS),
-        (do12, TILE_ROWS),
-        (v12, TILE_COLS),
-    ):
-        rows.append(pack_rows(operand.q.reshape(parts), width))
+    for operand, right in ((saved.q8, 0), (saved.k8, 1), (do12, 0), (v12, 1)):
+        words = widened(operand.q, 0).reshape(*parts[:3], -1)
+        rows.append(right_rows(words) if right else words.reshape(-1))
         rows.append(operand.scale.reshape(parts[:3]))
-    columns = []
-    for x in (saved.k, saved.q, do):
-        q, scale = quantise_head_cols(x.reshape(parts), INT12_LIMIT)
-        columns.append((pack_cols(q, TILE_COLS), scale))
+    k_columns, q_columns, do_columns = (_columns(x, parts) for x in (saved.k, saved.q, do))
 
-    a, ds = (empty((seq_len, seq_len), np.float32) for _ in range(2))
+    lanes = lanes_of(seq_len)
+    a, ds = (empty((seq_len, lanes), np.float32) for _ in range(2))
     top_a, top_ds = (empty(seq_len, np.int32) for _ in range(2))
-    left = empty(packed_size(TILE_ROWS, TILE_ROWS, seq_len), np.int16)
-    row_scale = empty(TILE_ROWS, np.float32)
+    left = row_words(TILE_ROWS, seq_len, 2)
     scratch = (
-        *(empty((2, seq_len), np.float32) for _ in range(2)),
-        empty((TILE_ROWS, seq_len), np.float32),
-        empty(seq_len, np.float32),
-        empty(16, np.float32),
+        empty(TILE_ROWS, np.float32),
+        *(empty((2, lanes), np.float32) for _ in range(2)),
+        empty((TILE_ROWS, lanes), np.float32),
+        empty(lanes, np.float32),
     )
-    sums = sums_scratch()
+    words = empty((-(-seq_len // 2), seq_len), np.int32)
+    scales = empty(seq_len, np.float32), empty(seq_len, np.float32)
+    block = block_scratch()
     dq, dk, dv = (empty(parts, np.float32) for _ in range(3))
     for b in range(batch):
         for h in range(heads):
             if not _score_gradient(
-                b, h, *rows, saved.peak, saved.inverse_sum, score_factor(dim), *columns[0],
-                a, ds, top_a, top_ds, left, row_scale, *scratch, *sums, dq,
+                b, h, *rows, saved.peak, saved.inverse_sum, score_factor(dim), *k_columns,
+                a, ds, top_a, top_ds, left, left.view(np.int16), *scratch, *block, dq,
+                dq.reshape(-1),
             ):  # fmt: skip
                 raise NonFiniteInputError(
                     "the gradient of an attention score is NaN or infinite; it was refused."
                 )
-            _transposed_product(b, h, ds, top_ds, *columns[1], left, row_scale, *sums, dk)
-            _transposed_product(b, h, a, top_a, *columns[2], left, row_scale, *sums, dv)
+            for x, top, columns, out in (
+                (ds, top_ds, q_columns, dk),
+                (a, top_a, do_columns, dv),
+            ):
+                _transposed_product(
+                    b, h, x, top, *columns, words, *scales, *block, out, out.reshape(-1)
+                )
     return dq.reshape(do.shape), dk.reshape(do.shape), dv.reshape(do.shape)

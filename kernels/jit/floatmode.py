@@ -1,12 +1,11 @@
 """Reads and repairs the floating-point control word of the calling thread.
 
 x86: MXCSR; aarch64: FPCR. Elsewhere the mode is only checked, by results.
-May import: floatmode, jit.compile, jit.tile (which machine this is), numba.
+May import: floatmode, jit.compile, jit.target (which machine this is), numba.
 """
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
 from llvmlite import ir
@@ -16,9 +15,8 @@ from numba.extending import intrinsic
 
 from .. import floatmode
 from .compile import kernel
-from .tile import IS_X86
+from .target import IS_AARCH64, IS_X86
 
-IS_AARCH64 = platform.machine().lower() in ("aarch64", "arm64")
 _word, _wide, _byte = ir.IntType(32), ir.IntType(64), ir.IntType(8)
 
 if IS_X86:

@@ -1,75 +1,49 @@
-"""Quantisation and tiled integer products, equal to `reference.products`.
+"""Tiled integer products, equal to `reference.products`.
 
+A left operand that comes as floats is quantised chunk by chunk into scratch memory and multiplied
+from there, so it is never written whole. Right operands are laid out once and kept.
 May import: constants, errors, types, workspace, jit siblings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from typing import Any
 
 import numpy as np
 
 from .. import constants as c
 from ..errors import NonFiniteInputError
-from ..types import F32, INT8_LIMIT, Ints, Quantised
+from ..types import F32, F64, I32, INT8_LIMIT, Ints, Quantised
 from ..workspace import empty
-from .compile import helper, kernel
-from .scalar import FLUSH_BITS, INFINITY_BITS, ZERO, float_of, magnitude, round_small
-from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_sums
+from .compile import kernel, routine
+from .pack import (
+    bytes_of,
+    left_cols,
+    pair_word,
+    panels_size,
+    quantise_cols_into,
+    quantise_rows_into,
+    right_cols,
+    right_rows,
+    row_top,
+    row_words,
+    scale_of,
+    widened,
+)
+from .scalar import INFINITY_BITS, magnitude, round_small
+from .target import QUADS
+from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
 
-INT8_FLUSH_PAIRS = (c.INT8_MAX_INNER + 1) // 2
-INT12_FLUSH_PAIRS = c.INT12_FLUSH // 2
-
-
-@helper
-def scale_of(top, limit):
-    """(scale, inverse) from the bits of the largest magnitude."""
-    if top < FLUSH_BITS:
-        return ZERO, ZERO
-    absmax = float_of(top)
-    return absmax / limit, limit / absmax
-
-
-@kernel
-def _quantise_rows(x, limit, q, scale):
-    """True if every value was finite."""
-    for i in range(x.shape[0]):
-        top = np.int32(0)
-        for k in range(x.shape[1]):
-            bits = magnitude(x[i, k])
-            top = bits if bits > top else top
-        if top >= INFINITY_BITS:
-            return False
-        s, inverse = scale_of(top, limit)
-        scale[i] = s
-        for k in range(x.shape[1]):
-            q[i, k] = round_small(x[i, k] * inverse)
-    return True
-
-
-@kernel
-def _quantise_cols(x, limit, top, inverse, q, scale):
-    """q, scale[B, H, N] of x[B, K, H, N], one scale per column of each (b, h); all finite?
-
-    top int32 [N], inverse float32 [N]: scratch.
-    """
-    batch, inner, heads, width = x.shape
-    for b in range(batch):
-        for h in range(heads):
-            for n in range(width):
-                top[n] = np.int32(0)
-            for k in range(inner):
-                for n in range(width):
-                    bits = magnitude(x[b, k, h, n])
-                    top[n] = bits if bits > top[n] else top[n]
-            for n in range(width):
-                if top[n] >= INFINITY_BITS:
-                    return False
-                scale[b, h, n], inverse[n] = scale_of(top[n], limit)
-            for k in range(inner):
-                for n in range(width):
-                    q[b, k, h, n] = round_small(x[b, k, h, n] * inverse[n])
-    return True
+INT8_FLUSH = (c.INT8_MAX_INNER + 1) // 2
+"""Words of int8 values (as int16 pairs or quads) that int32 can sum."""
+INT12_FLUSH = c.INT12_FLUSH // 2
+"""Words of pairs of 12-bit values that int32 can sum."""
+_CHUNK_WORDS = 1 << 16
+"""256 KiB of left operand at a time: half of a second-level cache of this age."""
+_WIDE_SUMS = 1 << 15
+"""256 KiB of binary64 sums at a time."""
+_CHUNK_COLS = 16 * TILE_ROWS
 
 
 def _integers(x: F32, limit: int) -> Ints:
@@ -85,7 +59,7 @@ def _refuse() -> NonFiniteInputError:
 def quantise_rows(x: F32, limit: int) -> Quantised:
     """x[M, K] -> integers with one scale per row."""
     q, scale = _integers(x, limit), empty(x.shape[0], np.float32)
-    if not _quantise_rows(x, np.float32(limit), q, scale):
+    if not quantise_rows_into(x, np.float32(limit), q, scale):
         raise _refuse()
     return Quantised(q, scale, limit, by_rows=True)
 
@@ -95,7 +69,7 @@ def quantise_head_cols(x: F32, limit: int) -> tuple[Ints, F32]:
     batch, _, heads, n = x.shape
     q, scale = _integers(x, limit), empty((batch, heads, n), np.float32)
     top, inverse = empty(n, np.int32), empty(n, np.float32)
-    if not _quantise_cols(x, np.float32(limit), top, inverse, q, scale):
+    if not quantise_cols_into(x, np.float32(limit), top, inverse, q, scale):
         raise _refuse()
     return q, scale
 
@@ -106,162 +80,314 @@ def quantise_cols(x: F32, limit: int) -> Quantised:
     return Quantised(q.reshape(x.shape), scale.reshape(-1), limit, by_rows=False)
 
 
-@kernel
-def _pack_rows(q, width, out):
-    """q[B, R, H, K] -> out[B * H][R / width][K / 2][width][2] int16, zero-padded, flat.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Panels:
+    """A right operand [panel][word][TILE_COLS] of `count` words per column.
 
-    The layout of a left operand given by rows, and of a right operand given transposed.
+    start: what the sums of int8 quads begin with; scale: of every column, zeros behind.
     """
-    batch, rows, heads, inner = q.shape
-    pairs = (inner + 1) // 2
-    tiles = (rows + width - 1) // width
-    for group in range(batch * heads):
-        b, h = group // heads, group % heads
-        for t in range(tiles):
-            for r in range(width):
-                i = t * width + r
-                base = (((group * tiles + t) * pairs) * width + r) * 2
-                if i < rows:
-                    for kk in range(inner // 2):
-                        out[base + kk * width * 2] = q[b, i, h, 2 * kk]
-                        out[base + kk * width * 2 + 1] = q[b, i, h, 2 * kk + 1]
-                    if inner % 2:
-                        out[base + (pairs - 1) * width * 2] = q[b, i, h, inner - 1]
-                        out[base + (pairs - 1) * width * 2 + 1] = np.int16(0)
+
+    words: I32
+    count: int
+    scale: F32
+    start: I32
+    quads: bool
+
+
+def _padded(values: Ints, dtype: type) -> Ints:
+    out: Ints = np.zeros(-(-values.size // TILE_COLS) * TILE_COLS, dtype)
+    out[: values.size] = values
+    return out
+
+
+def _panels(b: Quantised, by_rows: bool) -> Panels:
+    """The right operand of a product, laid out once and kept with it."""
+    name = "right rows" if by_rows else "right cols"
+    kept: Panels | None = b.tiles.get(name)
+    if kept is None:
+        scale = _padded(b.scale, np.float32)
+        start = np.zeros(0, np.int32)
+        quads = by_rows and b.q.dtype == np.int8 and QUADS is not None
+        if not by_rows:
+            words, count = right_cols(b.q[None, :, None]), -(-b.q.shape[0] // 2)
+        else:
+            rows = bytes_of(b.q, False, 0) if quads else widened(b.q, 0)
+            words, count = right_rows(rows[None, :, None]), rows.shape[1]
+        if quads and QUADS is not None and QUADS.unsigned_left:
+            # 128 was added to every left value: 128 times the column's sum comes off again.
+            start = _padded(-128 * b.q.astype(np.int32).sum(1, dtype=np.int32), np.int32)
+        elif quads:
+            start = np.zeros(scale.size, np.int32)
+        kept = b.tiles[name] = Panels(words, count, scale, start, quads)
+    return kept
+
+
+def _sweep(tile: Any) -> Any:
+    @routine
+    def sweep(
+        left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out, out_from,
+        cols,
+    ):  # fmt: skip
+        """A chunk's product where int32 holds every sum: panel by panel, strip by strip."""
+        for n0 in range(0, cols, TILE_COLS):
+            for r0 in range(0, rows, TILE_ROWS):
+                last = min(rows - r0, TILE_ROWS) - 1
+                place = out_from + r0 * cols + n0
+                if last == TILE_ROWS - 1 and cols - n0 >= TILE_COLS:
+                    tile(
+                        left, r0 * row_step, row_step, step, last, right, n0 * count, count,
+                        start, n0, row_scale, r0, col_scale, n0, out, place, cols,
+                    )  # fmt: skip
                 else:
-                    for kk in range(pairs):
-                        out[base + kk * width * 2] = np.int16(0)
-                        out[base + kk * width * 2 + 1] = np.int16(0)
+                    tile(
+                        left, r0 * row_step, row_step, step, last, right, n0 * count, count,
+                        start, n0, row_scale, r0, col_scale, n0, edge, 0, TILE_COLS,
+                    )  # fmt: skip
+                    for r in range(last + 1):
+                        for j in range(min(cols - n0, TILE_COLS)):
+                            out[place + r * cols + j] = edge[r * TILE_COLS + j]
+
+    return sweep
 
 
-@kernel
-def _pack_cols(q, width, out):
-    """q[B, K, H, C] -> out[B * H][C / width][K / 2][width][2] int16, zero-padded, flat.
+_sweep_words = _sweep(tile_scaled)
+_sweep_quads = _sweep(tile_quads) if QUADS is not None else _sweep_words
 
-    The layout of a right operand, and of a left operand given transposed.
+
+@routine
+def _sweep_wide(
+    left, row_step, step, rows, right, count, flush, row_scale, col_scale, wide, out, out_from, cols
+):  # fmt: skip
+    """A chunk's product in blocks of at most `flush` words, added up in binary64.
+
+    wide float64 [tiles of the chunk, TILE_SIZE]: scratch.
     """
-    batch, inner, heads, cols = q.shape
-    pairs = (inner + 1) // 2
-    panels = (cols + width - 1) // width
-    for group in range(batch * heads):
-        b, h = group // heads, group % heads
+    strips = (rows + TILE_ROWS - 1) // TILE_ROWS
+    panels = (cols + TILE_COLS - 1) // TILE_COLS
+    blocks = (count + flush - 1) // flush
+    length = (count + blocks - 1) // blocks
+    for i in range(strips * panels * TILE_SIZE):
+        wide[i] = 0.0
+    for k0 in range(0, count, length):
+        words = min(count - k0, length)
         for p in range(panels):
-            first = p * width
-            count = width if cols - first > width else cols - first
-            for kk in range(pairs):
-                base = ((group * panels + p) * pairs + kk) * width * 2
-                if count == width and 2 * kk + 1 < inner:
-                    for j in range(width):
-                        out[base + 2 * j] = q[b, 2 * kk, h, first + j]
-                        out[base + 2 * j + 1] = q[b, 2 * kk + 1, h, first + j]
-                else:
-                    for j in range(width):
-                        inside = j < count
-                        odd = inside and 2 * kk + 1 < inner
-                        out[base + 2 * j] = q[b, 2 * kk, h, first + j] if inside else np.int16(0)
-                        out[base + 2 * j + 1] = (
-                            q[b, 2 * kk + 1, h, first + j] if odd else np.int16(0)
-                        )
-
-
-def packed_size(length: int, width: int, inner: int) -> int:
-    """Elements of a packed operand: `length` rounded up to `width`, `inner` to a pair."""
-    return -(-length // width) * width * 2 * ((inner + 1) // 2)
-
-
-def pack_rows(q: Ints, width: int) -> Ints:
-    """q[B, R, H, K] packed for every (b, h) by rows."""
-    batch, rows, heads, inner = q.shape
-    out: Ints = empty(batch * heads * packed_size(rows, width, inner), np.int16)
-    _pack_rows(q, width, out)
-    return out
-
-
-def pack_cols(q: Ints, width: int) -> Ints:
-    """q[B, K, H, C] packed for every (b, h) by columns."""
-    batch, inner, heads, cols = q.shape
-    out: Ints = empty(batch * heads * packed_size(cols, width, inner), np.int16)
-    _pack_cols(q, width, out)
-    return out
-
-
-LAYOUTS: dict[str, tuple[Callable[[Ints, int], Ints], int]] = {
-    "left rows": (pack_rows, TILE_ROWS),
-    "left cols": (pack_cols, TILE_ROWS),
-    "right rows": (pack_rows, TILE_COLS),
-    "right cols": (pack_cols, TILE_COLS),
-}
-
-
-def packed(operand: Quantised, layout: str) -> Ints:
-    """The operand in a layout, made once and kept on it."""
-    tiles = operand.tiles.get(layout)
-    if tiles is None:
-        pack, width = LAYOUTS[layout]
-        rows, cols = operand.q.shape
-        tiles = pack(operand.q.reshape(1, rows, 1, cols), width)
-        operand.tiles[layout] = tiles
-    return tiles
-
-
-@kernel
-def _product(left, right, pairs, flush, row_scale, col_scale, block, wide, sums, out):
-    """out[M, N] = f32(f32(f32(left x right) * row_scale) * col_scale), panel by panel."""
-    rows, cols = out.shape
-    for p in range((cols + TILE_COLS - 1) // TILE_COLS):
-        n0 = p * TILE_COLS
-        width = TILE_COLS if cols - n0 > TILE_COLS else cols - n0
-        for t in range((rows + TILE_ROWS - 1) // TILE_ROWS):
-            i0 = t * TILE_ROWS
-            height = TILE_ROWS if rows - i0 > TILE_ROWS else rows - i0
-            tile_sums(
-                left,
-                t * pairs * TILE_ROWS * 2,
-                right,
-                p * pairs * TILE_COLS * 2,
-                pairs,
-                flush,
-                block,
-                wide,
-                sums,
-            )
-            for r in range(height):
-                s = row_scale[i0 + r]
+            for s in range(strips):
+                last = min(rows - s * TILE_ROWS, TILE_ROWS) - 1
+                tile_add(
+                    left, s * TILE_ROWS * row_step + k0 * step, row_step, step, last, right,
+                    (p * count + k0) * TILE_COLS, words, wide, (p * strips + s) * TILE_SIZE,
+                )  # fmt: skip
+    for s in range(strips):
+        for p in range(panels):
+            block = (p * strips + s) * TILE_SIZE
+            n0 = p * TILE_COLS
+            for r in range(min(rows - s * TILE_ROWS, TILE_ROWS)):
+                factor = row_scale[s * TILE_ROWS + r]
+                place = out_from + (s * TILE_ROWS + r) * cols + n0
+                width = min(cols - n0, TILE_COLS)
+                totals = wide[block + r * TILE_COLS :]
+                scale, target = col_scale[n0:], out[place : place + width]
                 if width == TILE_COLS:
                     for j in range(TILE_COLS):
-                        out[i0 + r, n0 + j] = sums[r * TILE_COLS + j] * s * col_scale[n0 + j]
+                        target[j] = np.float32(totals[j]) * factor * scale[j]
                 else:
                     for j in range(width):
-                        out[i0 + r, n0 + j] = sums[r * TILE_COLS + j] * s * col_scale[n0 + j]
+                        target[j] = np.float32(totals[j]) * factor * scale[j]
 
 
-def _multiply(a: Quantised, a_layout: str, b: Quantised, b_layout: str, inner: int) -> F32:
-    out: F32 = empty((a.scale.size, b.scale.size), np.float32)
-    _product(
-        packed(a, a_layout),
-        packed(b, b_layout),
-        (inner + 1) // 2,
-        INT8_FLUSH_PAIRS if a.limit == INT8_LIMIT else INT12_FLUSH_PAIRS,
-        a.scale,
-        b.scale,
-        empty(TILE_SIZE, np.int32),
-        empty(TILE_SIZE, np.float64),
-        empty(TILE_SIZE, np.float32),
-        out,
-    )
+@routine
+def _multiply(
+    left, row_step, step, rows, right, count, quads, flush, start, row_scale, col_scale, wide,
+    edge, out, out_from, cols,
+):  # fmt: skip
+    """out[rows, cols] from out_from = a chunk of the left operand times the whole right one."""
+    if quads:
+        _sweep_quads(
+            left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out,
+            out_from, cols,
+        )  # fmt: skip
+    elif count <= flush:
+        _sweep_words(
+            left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out,
+            out_from, cols,
+        )  # fmt: skip
+    else:
+        _sweep_wide(
+            left, row_step, step, rows, right, count, flush, row_scale, col_scale, wide, out,
+            out_from, cols,
+        )  # fmt: skip
+
+
+@kernel
+def _product(
+    left, row_step, step, chunk, row_scale, right, count, quads, flush, start, col_scale, wide,
+    edge, out, rows, cols,
+):  # fmt: skip
+    """The product of an operand that is laid out already."""
+    for r0 in range(0, rows, chunk):
+        _multiply(
+            left[r0 * row_step :], row_step, step, min(rows - r0, chunk), right, count, quads,
+            flush, start, row_scale[r0:], col_scale, wide, edge, out, r0 * cols, cols,
+        )  # fmt: skip
+
+
+@kernel
+def _rows_product(
+    x, limit, words, halves, bytes_, row_scale, right, count, quads, flip, flush, start,
+    col_scale, wide, edge, out, cols,
+):  # fmt: skip
+    """The product of x[M, K], quantised by rows, a chunk at a time; all finite?
+
+    words [chunk, words of a row], seen as int16 in halves and as int8 in bytes_: scratch.
+    """
+    chunk, length = words.shape
+    inner = x.shape[1]
+    for c0 in range(0, x.shape[0], chunk):
+        rows = min(x.shape[0] - c0, chunk)
+        for r in range(rows):
+            top = row_top(x, c0 + r)
+            if top >= INFINITY_BITS:
+                return False
+            row_scale[r], inverse = scale_of(top, limit)
+            if quads:
+                for k in range(inner):
+                    q = round_small(x[c0 + r, k] * inverse)
+                    bytes_[r, k] = np.int8(q ^ flip)
+                for k in range(inner, 4 * count):
+                    bytes_[r, k] = np.int8(0)
+            else:
+                for k in range(inner):
+                    halves[r, k] = np.int16(round_small(x[c0 + r, k] * inverse))
+                if inner % 2:
+                    halves[r, inner] = np.int16(0)
+        _multiply(
+            words.reshape(-1), length, 1, rows, right, count, quads, flush, start, row_scale,
+            col_scale, wide, edge, out, c0 * cols, cols,
+        )  # fmt: skip
+    return True
+
+
+@kernel
+def _cols_product(
+    x, limit, words, top, inverse, row_scale, right, count, flush, col_scale, wide, edge, out, cols
+):  # fmt: skip
+    """The product of x[K, M] transposed, quantised by columns, a chunk at a time; all finite?
+
+    words [K / 2, chunk], top int32 [chunk], inverse float32 [chunk]: scratch.
+    """
+    chunk = words.shape[1]
+    inner = x.shape[0]
+    for c0 in range(0, x.shape[1], chunk):
+        rows = min(x.shape[1] - c0, chunk)
+        for j in range(rows):
+            top[j] = np.int32(0)
+        for k in range(inner):
+            row = x[k, c0 : c0 + rows]
+            for j in range(rows):
+                bits = magnitude(row[j])
+                top[j] = bits if bits > top[j] else top[j]
+        for j in range(rows):
+            if top[j] >= INFINITY_BITS:
+                return False
+            row_scale[j], inverse[j] = scale_of(top[j], limit)
+        for t in range(inner // 2):
+            first, second = x[2 * t, c0 : c0 + rows], x[2 * t + 1, c0 : c0 + rows]
+            for j in range(rows):
+                words[t, j] = pair_word(
+                    round_small(first[j] * inverse[j]), round_small(second[j] * inverse[j])
+                )
+        if inner % 2:
+            for j in range(rows):
+                q = round_small(x[inner - 1, c0 + j] * inverse[j])
+                words[count - 1, j] = pair_word(q, np.int32(0))
+        _multiply(
+            words.reshape(-1), 1, chunk, rows, right, count, False, flush, right, row_scale,
+            col_scale, wide, edge, out, c0 * cols, cols,
+        )  # fmt: skip
+    return True
+
+
+def _chunk_rows(rows: int, length: int, cols: int, wide: bool) -> int:
+    """How many rows of `length` words to multiply at a time."""
+    chunk = _CHUNK_WORDS // length
+    if wide:
+        chunk = min(chunk, _WIDE_SUMS // cols)
+    chunk = max(chunk // TILE_ROWS, 8) * TILE_ROWS
+    return min(chunk, -(-rows // TILE_ROWS) * TILE_ROWS)
+
+
+def _scratch(chunk: int, cols: int, wide: bool) -> tuple[F64, F32]:
+    """Sums in binary64 and the edge tile of a chunk."""
+    tiles = -(-chunk // TILE_ROWS) * -(-cols // TILE_COLS) if wide else 0
+    return empty(tiles * TILE_SIZE, np.float64), empty(TILE_SIZE, np.float32)
+
+
+def _flush(limit: int) -> int:
+    return INT8_FLUSH if limit == INT8_LIMIT else INT12_FLUSH
+
+
+def _flip(panels: Panels) -> np.int32:
+    """What turns an int8 into what the quads' instruction takes on the left."""
+    return np.int32(-128 if panels.quads and QUADS is not None and QUADS.unsigned_left else 0)
+
+
+def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
+    """a[M, K] times panels -> [M, N]; a float operand is quantised to b's limit."""
+    rows, inner = a.shape if isinstance(a, np.ndarray) else a.q.shape
+    cols, flush = b.scale.size, _flush(b.limit)
+    out: F32 = empty((rows, cols), np.float32)
+    wide = panels.count > flush
+    if isinstance(a, Quantised):
+        words = bytes_of(a.q, bool(_flip(panels))) if panels.quads else widened(a.q)
+        length = words.shape[1]
+        chunk = _chunk_rows(rows, length, cols, wide)
+        _product(
+            words.reshape(-1), length, 1, chunk, a.scale, panels.words, panels.count,
+            panels.quads, flush, panels.start, panels.scale, *_scratch(chunk, cols, wide),
+            out.reshape(-1), rows, cols,
+        )  # fmt: skip
+        return out
+    chunk = _chunk_rows(rows, panels.count, cols, wide)
+    words = row_words(chunk, inner, 4 if panels.quads else 2)
+    if not _rows_product(
+        a, np.float32(b.limit), words, words.view(np.int16), words.view(np.int8),
+        empty(chunk, np.float32), panels.words, panels.count, panels.quads, _flip(panels), flush,
+        panels.start, panels.scale, *_scratch(chunk, cols, wide), out.reshape(-1), cols,
+    ):  # fmt: skip
+        raise _refuse()
     return out
 
 
-def linear(x: Quantised, w: Quantised) -> F32:
+def linear(x: F32 | Quantised, w: Quantised) -> F32:
     """x[M, K] @ w[N, K].T -> [M, N]."""
-    return _multiply(x, "left rows", w, "right rows", x.q.shape[1])
+    return _by_rows(x, w, _panels(w, True))
 
 
-def linear_dx(dy: Quantised, w: Quantised) -> F32:
+def linear_dx(dy: F32 | Quantised, w: Quantised) -> F32:
     """dy[M, N] @ w[N, K] -> [M, K]."""
-    return _multiply(dy, "left rows", w, "right cols", dy.q.shape[1])
+    return _by_rows(dy, w, _panels(w, False))
 
 
-def linear_dw(dy: Quantised, x: Quantised) -> F32:
-    """dy[M, N].T @ x[M, K] -> [N, K]."""
-    return _multiply(dy, "left cols", x, "right cols", dy.q.shape[0])
+def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
+    """dy[M, N].T @ x[M, K] -> [N, K], in `out` if given."""
+    panels = _panels(x, False)
+    rows = dy.shape[1] if isinstance(dy, np.ndarray) else dy.q.shape[1]
+    cols, flush = x.scale.size, _flush(x.limit)
+    dw: F32 = empty((rows, cols), np.float32) if out is None else out
+    wide = panels.count > flush
+    chunk = min(_CHUNK_COLS, -(-rows // TILE_ROWS) * TILE_ROWS)
+    scratch = _scratch(chunk, cols, wide)
+    if isinstance(dy, Quantised):
+        _product(
+            left_cols(dy.q).reshape(-1), 1, rows, chunk, dy.scale, panels.words, panels.count,
+            False, flush, panels.start, panels.scale, *scratch, dw.reshape(-1), rows, cols,
+        )  # fmt: skip
+        return dw
+    words = empty((panels.count, chunk), np.int32)
+    if not _cols_product(
+        dy, np.float32(x.limit), words, empty(chunk, np.int32), empty(chunk, np.float32),
+        empty(chunk, np.float32), panels.words, panels.count, flush, panels.scale, *scratch,
+        dw.reshape(-1), cols,
+    ):  # fmt: skip
+        raise _refuse()
+    return dw

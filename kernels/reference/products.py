@@ -60,16 +60,23 @@ def epilogue(total: F64, row_scale: F32, col_scale: F32) -> F32:
     return total.astype(np.float32) * row_scale * col_scale
 
 
-def linear(x: Quantised, w: Quantised) -> F32:
-    """x[M, K] @ w[N, K].T -> [M, N]."""
-    return epilogue(integer_product(x.q, w.q.T), x.scale[:, None], w.scale)
+def linear(x: F32 | Quantised, w: Quantised) -> F32:
+    """x[M, K] @ w[N, K].T -> [M, N]; a float x is quantised as w is."""
+    a = x if isinstance(x, Quantised) else quantise_rows(x, w.limit)
+    return epilogue(integer_product(a.q, w.q.T), a.scale[:, None], w.scale)
 
 
-def linear_dx(dy: Quantised, w: Quantised) -> F32:
-    """dy[M, N] @ w[N, K] -> [M, K]."""
-    return epilogue(integer_product(dy.q, w.q), dy.scale[:, None], w.scale)
+def linear_dx(dy: F32 | Quantised, w: Quantised) -> F32:
+    """dy[M, N] @ w[N, K] -> [M, K]; a float dy is quantised by rows."""
+    a = dy if isinstance(dy, Quantised) else quantise_rows(dy, w.limit)
+    return epilogue(integer_product(a.q, w.q), a.scale[:, None], w.scale)
 
 
-def linear_dw(dy: Quantised, x: Quantised) -> F32:
-    """dy[M, N].T @ x[M, K] -> [N, K]."""
-    return epilogue(integer_product(dy.q.T, x.q), dy.scale[:, None], x.scale)
+def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
+    """dy[M, N].T @ x[M, K] -> [N, K], in `out` if given; a float dy is quantised by columns."""
+    a = dy if isinstance(dy, Quantised) else quantise_cols(dy, x.limit)
+    dw = epilogue(integer_product(a.q.T, x.q), a.scale[:, None], x.scale)
+    if out is None:
+        return dw
+    out[:] = dw
+    return out

@@ -58,7 +58,7 @@ class Gradient:
 
 def linear(w: Weights, name: str, x: F32) -> F32:
     """x[M, K] times the matrix `name` [N, K], transposed -> [M, N]."""
-    return w.ops.linear(w.ops.quantise_rows(x, kernels.INT8_LIMIT), w.forward(name))
+    return w.ops.linear(x, w.forward(name))
 
 
 def linears(w: Weights, names: tuple[str, ...], x: F32) -> list[F32]:
@@ -68,10 +68,10 @@ def linears(w: Weights, names: tuple[str, ...], x: F32) -> list[F32]:
 
 
 def linear_backward(w: Weights, name: str, dy: F32, x: kernels.Quantised, g: Gradient) -> F32:
-    """dy[M, N] and x[M, K] in 12 bits by columns -> dx[M, K]; the matrix's gradient goes to g."""
-    ops, matrix = w.ops, w.backward(name)
-    g.put(name, ops.linear_dw(ops.quantise_cols(dy, kernels.INT12_LIMIT), x))
-    return ops.linear_dx(ops.quantise_rows(dy, kernels.INT12_LIMIT), matrix)
+    """dy[M, N], and x[M, K] in 12 bits by columns -> dx[M, K]; the matrix's gradient goes to g."""
+    matrix = w.backward(name)
+    w.ops.linear_dw(dy, x, g.views[name])
+    return w.ops.linear_dx(dy, matrix)
 
 
 def attention(

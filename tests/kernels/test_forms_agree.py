@@ -11,7 +11,7 @@ import pytest
 
 import kernels
 from kernels import gate_cases, jit, reference
-from kernels.jit import attention, attention_backward, layers, loss, optimizer, products
+from kernels.jit import attention, attention_backward, layers, loss, optimizer, pack, products
 
 from .helpers import assert_same_bits, normal
 
@@ -156,7 +156,7 @@ def test_cases_here_run_every_operation(compiled: kernels.Kernels) -> None:
 
 
 def test_compiled_code_runs_without_the_interpreter_lock() -> None:
-    modules = (attention, attention_backward, layers, loss, optimizer, products)
+    modules = (attention, attention_backward, layers, loss, optimizer, pack, products)
     found = 0
     for module in modules:
         assert module.__file__ is not None

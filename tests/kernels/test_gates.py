@@ -184,14 +184,14 @@ def test_probe_repeats_the_layout_of_its_operands(
 ) -> None:
     """Packing is part of what can break, so packed operands must not be kept between probes."""
     kernels.probe(compiled)
-    pack, width = jit.products.LAYOUTS["right rows"]
+    pack = jit.products.right_rows
 
-    def mispack(q: np.ndarray, width: int) -> np.ndarray:
-        out = pack(q, width)
+    def mispack(words: np.ndarray) -> np.ndarray:
+        out = pack(words)
         out[5] ^= 1
         return out
 
-    monkeypatch.setitem(jit.products.LAYOUTS, "right rows", (mispack, width))
+    monkeypatch.setattr(jit.products, "right_rows", mispack)
     assert kernels.probe(compiled) != kernels.probe_expected()
 
 

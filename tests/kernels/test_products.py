@@ -9,7 +9,8 @@ import pytest
 
 import kernels
 from kernels import INT8_LIMIT, INT12_LIMIT, Quantised
-from kernels.jit import products, tile
+from kernels.jit import target, tile
+from kernels.jit.compile import kernel
 
 from .helpers import assert_same_bits, normal
 
@@ -20,6 +21,11 @@ BOTH = pytest.mark.parametrize("which", ["compiled", "reference"])
 def k(which: str, request: pytest.FixtureRequest) -> kernels.Kernels:
     loaded: kernels.Kernels = request.getfixturevalue(which)
     return loaded
+
+
+@pytest.fixture
+def k_both(compiled: kernels.Kernels, reference: kernels.Kernels) -> list[kernels.Kernels]:
+    return [compiled, reference]
 
 
 def constant(value: int, limit: int, rows: int, cols: int, by_rows: bool) -> Quantised:
@@ -164,25 +170,78 @@ def test_products_are_close_to_the_float_product(compiled: kernels.Kernels) -> N
     assert relative(compiled.linear_dw(dy, x), dy.T @ x) < 0.001
 
 
-@pytest.mark.parametrize("pairs", [1, 2, 17])
-def test_plain_tile_equals_the_vector_tile(pairs: int) -> None:
-    """The form for other processors; both are compiled here and fed the same strips."""
-    rng = np.random.default_rng(pairs)
-    a = rng.integers(-2047, 2048, 4 + pairs * 2 * tile.TILE_ROWS).astype(np.int16)
-    b = rng.integers(-2047, 2048, 6 + pairs * 2 * tile.TILE_COLS).astype(np.int16)
+@pytest.mark.parametrize("count", [1, 2, 17])
+@pytest.mark.parametrize("mode", ["pairs", "outer", "quads"])
+def test_every_mode_of_the_tile_is_exact(mode: str, count: int) -> None:
+    """Also those for other processors, where they can be compiled here."""
+    if mode == "quads" and target.QUADS is None:
+        pytest.skip("this processor has no instruction for four products of int8")
+    per_word, kind = (4, np.int8) if mode == "quads" else (2, np.int16)
+    limit = 127 if mode == "quads" else 2047
+    rng = np.random.default_rng(count)
+    rows, cols, last = tile.TILE_ROWS, tile.TILE_COLS, 3
+    a = rng.integers(-limit, limit + 1, (rows, count, per_word)).astype(kind)
+    b = rng.integers(-limit, limit + 1, (count, cols, per_word)).astype(kind)
+    expected = np.einsum("rki,kci->rc", a.astype(np.int64), b.astype(np.int64))
+    expected[last:] = expected[last]
+    start = np.zeros(cols, np.int32)
+    if mode == "quads" and target.QUADS is not None and target.QUADS.unsigned_left:
+        a ^= np.int8(-128)
+        start = (-128 * b.astype(np.int64).sum((0, 2))).astype(np.int32)
+    block = tile.scaled(mode)
 
-    @products.kernel
-    def plain(a, b, c, pairs):  # type: ignore[no-untyped-def]
-        tile.plain_tile(a, 4, b, 6, c, pairs)
+    @kernel
+    def run(left, right, start, row_scale, col_scale, out, count):  # type: ignore[no-untyped-def]
+        block(left, 5, count, 1, 3, right, 7, count, start, 0, row_scale, 1, col_scale, 2, out, 3,
+              20)  # fmt: skip
 
-    @products.kernel
-    def vector(a, b, c, pairs):  # type: ignore[no-untyped-def]
-        tile.vector_tile(a, 4, b, 6, c, pairs)
+    ones = np.ones(rows + cols, np.float32)
+    out = np.full(3 + 20 * rows, np.float32(7))
+    shift = np.zeros(8, np.int32)
+    run(
+        np.concatenate([shift[:5], a.reshape(-1).view(np.int32)]),
+        np.concatenate([shift[:7], b.reshape(-1).view(np.int32)]), start, ones, ones, out, count,
+    )  # fmt: skip
+    assert out[3:].reshape(rows, 20)[:, :cols].tolist() == expected.astype(np.float32).tolist()
+    assert (out[:3] == 7).all()
+    assert (out[3:].reshape(rows, 20)[:, cols:] == 7).all()
 
-    c, d = np.zeros(tile.TILE_SIZE, np.int32), np.ones(tile.TILE_SIZE, np.int32)
-    plain(a, b, c, pairs)
-    vector(a, b, d, pairs)
-    left = a[4:].reshape(pairs, tile.TILE_ROWS, 2).astype(np.int64)
-    right = b[6:].reshape(pairs, tile.TILE_COLS, 2).astype(np.int64)
-    expected = np.einsum("krp,kcp->rc", left, right).reshape(-1)
-    assert c.tolist() == d.tolist() == expected.tolist()
+
+@pytest.mark.parametrize("limit", [INT8_LIMIT, INT12_LIMIT])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_float_left_operand_equals_a_quantised_one(
+    compiled: kernels.Kernels, seed: int, limit: int
+) -> None:
+    """It is quantised a chunk at a time; the chunks must not show."""
+    rng = np.random.default_rng(seed)
+    m, n, inner = (int(i) for i in rng.integers(1, 300, 3))
+    inner += 500 * (seed % 2)
+    left = normal(seed, m, inner) * np.float32(10.0) ** rng.integers(-30, 30, (m, 1)).astype(
+        np.float32
+    )
+    if limit == INT8_LIMIT:
+        w = compiled.quantise_rows(normal(seed + 1, n, inner), limit)
+        assert_same_bits(
+            compiled.linear(left, w), compiled.linear(compiled.quantise_rows(left, limit), w)
+        )
+        return
+    right = compiled.quantise_cols(normal(seed + 1, inner, n), limit)
+    rows = compiled.quantise_rows(left, limit)
+    assert_same_bits(compiled.linear_dx(left, right), compiled.linear_dx(rows, right))
+    turned = np.ascontiguousarray(left.T)
+    cols = compiled.quantise_cols(turned, limit)
+    assert_same_bits(compiled.linear_dw(turned, right), compiled.linear_dw(cols, right))
+
+
+def test_a_gradient_goes_where_it_is_asked_to(k_both: list[kernels.Kernels]) -> None:
+    dy, x = normal(1, 9, 7), normal(2, 9, 5)
+    for k in k_both:
+        out = np.zeros((7, 5), np.float32)
+        assert k.linear_dw(dy, x, out) is out
+        assert_same_bits(out, k.linear_dw(dy, x))
+        for wrong in (np.zeros((5, 7), np.float32), np.zeros((7, 5)), out.T):
+            with pytest.raises(kernels.ShapeError):
+                k.linear_dw(dy, x, wrong)
+        out.flags.writeable = False
+        with pytest.raises(kernels.ShapeError, match="read-only"):
+            k.linear_dw(dy, x, out)
