@@ -174,14 +174,14 @@ def row_words(rows: int, inner: int, per_word: int, gap: int = _ROW_GAP) -> I32:
 
 def widened(q: Ints, gap: int = _ROW_GAP) -> I32:
     """q[R, K] as rows of words of pairs."""
-    words = row_words(*q.shape, 2, gap)
+    words = row_words(q.shape[0], q.shape[1], 2, gap)
     _widen_rows(q, words.view(np.int16))
     return words
 
 
 def bytes_of(q: Ints, offset: bool, gap: int = _ROW_GAP) -> I32:
     """q[R, K] int8 as rows of words of quads; `offset`: 128 is added, the result unsigned."""
-    words = row_words(*q.shape, 4, gap)
+    words = row_words(q.shape[0], q.shape[1], 4, gap)
     _offset_rows(q, np.int8(-128 if offset else 0), words.view(np.int8))
     return words
 

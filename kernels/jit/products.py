@@ -21,7 +21,6 @@ from .pack import (
     bytes_of,
     left_cols,
     pair_word,
-    panels_size,
     quantise_cols_into,
     quantise_rows_into,
     right_cols,
