@@ -209,7 +209,7 @@ async def test_another_blob_is_not_ours() -> None:
         BlobWant(RUN, other.root, 0),
         BlobIndex(RUN, other.root, 12),
         BlobPart(RUN, other.root, 0),
-        Confess(RUN, 1, "w"),
+        Confess(RUN, 1, -1, "w", "lookup"),
     ):
         assert not member.share.takes(peer, message, b"")
     work = asyncio.create_task(fetched(joiner))

@@ -58,6 +58,11 @@ class Board:
         self.detail = ""
         self.last_step = setup.steps
         self.leaving = False
+        self.diagnosing = False
+        """This node finds out whether, and how, its own work is wrong."""
+        self.dismissed = ""
+        """Why it takes no more part, told when that is known."""
+        self.confessed: set[PeerId] = set()
         self.failure: Failed | None = None
         self.over = False
         """Failed or released: nothing more is done."""
@@ -114,6 +119,11 @@ class Board:
 
     def report(self, kind: Kind, text: str, peer: PeerId | None = None, step: int = 0) -> None:
         self.out.append(Report(kind, text, peer, step))
+
+    def dismiss(self, text: str) -> None:
+        """This node's work is wrong. It takes no more part, and fails once it knows how."""
+        self.dismissed = self.dismissed or text
+        self.leaving = True
 
     def fail(self, fault: Fault, text: str) -> None:
         """This node cannot go on; `core` says good-bye to the others."""

@@ -17,6 +17,7 @@ from p2pnode.protocol import events as ev
 from p2pnode.protocol.apply import Applier
 from p2pnode.protocol.beacon import Beacon
 from p2pnode.protocol.board import Board, short
+from p2pnode.protocol.confront import Confront
 from p2pnode.protocol.contribute import Contributor
 from p2pnode.protocol.effects import Commit, DropPeer, Effect, Fault, Kind
 from p2pnode.protocol.ending import Finish
@@ -54,7 +55,8 @@ class StepCore:
         self._pledges = Pledges(board)
         self._shelf = Shelf(board, self._pledges)
         self._contributor = Contributor(board, self._shelf, self._pledges)
-        self._guard = Guard(board, self._shelf, self._contributor, self._pledges)
+        self._confront = Confront(board, self._contributor)
+        self._guard = Guard(board, self._shelf, self._contributor, self._pledges, self._confront)
         self._verdict = Verdict(board, self._guard, self._shelf)
         self._election = Election(board)
         self._lead = Lead(board)
@@ -127,7 +129,10 @@ class StepCore:
         quiet = self._dispatch(event)
         board.peers_changed()
         if self._started and not quiet and board.failure is None:
-            self._settle()
+            if board.dismissed:
+                self._beacon.settle()
+            else:
+                self._settle()
         if board.failure is not None:
             self._beacon.settle()
             board.out.append(board.failure)
@@ -174,6 +179,8 @@ class StepCore:
                 self._applier.refused(event)
             case ev.Verified():
                 self._verdict.answered(event)
+            case ev.Diagnosed():
+                self._confront.diagnosed(event)
             case ev.Frozen():
                 self._catch_up.held_still(event)
             case ev.Loaded(step, state_hash):
@@ -211,7 +218,8 @@ class StepCore:
             case Accuse() as accusation:
                 self._guard.accused(peer, accusation)
             case Confess() as confession:
-                self._verdict.confessed(peer, confession)
+                what = self._confront.confessed(peer, confession)
+                self._guard.accuse(peer, confession.step, what)
             case BlobWant() as request:
                 self._catch_up.serve(peer, request)
             case BlobIndex() as index:

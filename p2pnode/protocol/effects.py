@@ -3,9 +3,9 @@
 May import: messages.
 
 The node runs Reduce, Apply, Commit, Verify, Freeze and Load one after the other, in the order
-given, in its computing thread, and reports each result as the event of that name. Compute runs in
-the same thread and may be overtaken by them (between slots, so that a set under way holds nobody
-up). Everything else the node does at once.
+given, in its computing thread, and reports each result as the event of that name. Compute and
+Diagnose run in the same thread and may be overtaken by them (between slots, so that a set under way
+holds nobody up). Everything else the node does at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ import enum
 from collections.abc import Hashable
 from typing import TypeAlias
 
-from p2pnode.protocol.messages import Buffer, Message, PeerId, Priority, Shard, Summary
+from p2pnode.protocol.messages import (
+    Buffer,
+    Message,
+    PeerId,
+    Priority,
+    Shard,
+    SlotEvidence,
+    Summary,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +113,21 @@ class Verify:
     """Recompute Apply(step) with reference arithmetic from the kept state; result Verified."""
 
     step: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnose:
+    """Find the first operation of a slot in which the kernels in use differ from the reference,
+    and save a bundle that reproduces it; result Diagnosed.
+
+    `said`: what `peer` (maybe this node) stated of it, which is not what the reference kernels
+    give; None: that it is not finite.
+    """
+
+    step: int
+    slot: int
+    peer: PeerId
+    said: SlotEvidence | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,6 +225,7 @@ Effect: TypeAlias = (
     | Apply
     | Commit
     | Verify
+    | Diagnose
     | Freeze
     | Load
     | Report

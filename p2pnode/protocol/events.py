@@ -127,10 +127,26 @@ class ApplyRefused:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verified:
     """Result of Verify. `tensor` is None if the apply was right, else the first tensor that
-    differs from the reference arithmetic."""
+    differs from the reference arithmetic, and `operation` what made it so. `saved` says where a
+    bundle that reproduces it lies, or why there is none."""
 
     step: int
     tensor: str | None
+    operation: str = ""
+    saved: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """Result of Diagnose. `tensor` and `operation`: the first in which the kernels in use here
+    differ from the reference; `tensor` is None if they do not. `saved` as above."""
+
+    step: int
+    slot: int
+    peer: PeerId
+    tensor: str | None
+    operation: str
+    saved: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,6 +216,7 @@ Event: TypeAlias = (
     | Applied
     | ApplyRefused
     | Verified
+    | Diagnosed
     | Frozen
     | Loaded
     | LoadRefused

@@ -1,6 +1,6 @@
 """What may be taken from others: contributions, sums, claims; and what follows if it is wrong.
 
-May import: errors, board, contribute, effects, events, messages, pledges, reduce.
+May import: errors, board, confront, contribute, effects, events, messages, pledges, reduce.
 
 The rule: a statement about a slot that contradicts another one is settled by computing the slot
 with the reference kernels here, not by believing either.
@@ -12,8 +12,9 @@ import dataclasses
 
 from p2pnode.errors import PeerError
 from p2pnode.protocol.board import Board, short
+from p2pnode.protocol.confront import Confront
 from p2pnode.protocol.contribute import Contributor
-from p2pnode.protocol.effects import Compute, Ending, Fault, Kind
+from p2pnode.protocol.effects import Compute, Ending, Kind
 from p2pnode.protocol.events import Computed, SetRefused
 from p2pnode.protocol.messages import (
     Accuse,
@@ -47,10 +48,16 @@ class Guard:
     """Judges what other peers state about slots."""
 
     def __init__(
-        self, board: Board, shelf: Shelf, contributor: Contributor, pledges: Pledges
+        self,
+        board: Board,
+        shelf: Shelf,
+        contributor: Contributor,
+        pledges: Pledges,
+        confront: Confront,
     ) -> None:
         self._board = board
         self._shelf = shelf
+        self._confront = confront
         self._contributor = contributor
         self._pledges = pledges
         self._seen: dict[tuple[int, int], tuple[PeerId, SlotEvidence]] = {}
@@ -221,14 +228,12 @@ class Guard:
             if said == truth:
                 self._seen[where] = (peer, truth)
             elif peer == self._board.me:
-                self._board.fail(
-                    Fault.UNSOUND,
-                    f"This machine computed slot {slot} of step {step} wrongly: its fast kernels "
-                    "differ from the reference. Start it again to run the gates.",
-                )
+                self._confront.convict(step, slot, said)
             else:
                 self._seen.pop(where, None)
-                self.accuse(peer, step, f"its gradient of slot {slot} is wrong")
+                self._confront.keep(peer, step, slot, said)
+                what = "is wrong" if said is not NOT_FINITE else "is finite"
+                self.accuse(peer, step, f"its gradient of slot {slot} {what}", slot)
 
     def _confirm(self, step: int, slot: int, reason: str) -> None:
         board = self._board
@@ -246,17 +251,23 @@ class Guard:
         """Nothing speaks against the peer's work so far."""
         return peer not in self._board.excluded and peer not in self._accused
 
-    def accuse(self, peer: PeerId, step: int, reason: str) -> None:
-        """Take nothing more from a peer and have the leader give it no more work."""
+    def accuse(self, peer: PeerId, step: int, reason: str, slot: int = -1) -> None:
+        """Take nothing more from a peer and have the leader give it no more work. It is told too:
+        of a `slot` it can find out what went wrong."""
         if not self.trusted(peer):
             return
         self._board.report(Kind.REFUSED, f"{short(peer)} at step {step}: {reason}", peer, step)
-        self._accused[peer] = Accuse(self._board.setup.run, peer, step, reason[:200])
+        case = Accuse(self._board.setup.run, peer, step, slot, reason[:200])
+        self._accused[peer] = case
+        if slot >= 0:
+            self._board.send(peer, case, key=("accuse", peer))
         self._shelf.distrust(peer)
         self._accused_at = float("-inf")
 
     def accused(self, accuser: PeerId, message: Accuse) -> None:
-        """An accusation reaches the leader."""
+        """An accusation reaches the leader, or the accused."""
+        if message.peer == self._board.me and message.slot >= 0 and self.trusted(accuser):
+            self._confront.accused(accuser, message)
         if self._board.leading and self.trusted(accuser) and self.trusted(message.peer):
             self.accuse(message.peer, message.step, f"{message.reason} (found by {short(accuser)})")
 

@@ -47,6 +47,7 @@ Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 RunTag = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Step = Annotated[int, Meta(ge=0, le=10_000_000)]
 Slot = Annotated[int, Meta(ge=0, le=1_023)]
+MaybeSlot = Annotated[int, Meta(ge=-1, le=1_023)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Unsigned63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Signed64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -255,18 +256,24 @@ class Want(_Message, frozen=True, tag=5):
 
 
 class Accuse(_Message, frozen=True, tag=6):
-    """To the leader: `peer` broke a rule; it should get no more work."""
+    """To the leader and to `peer`: it broke a rule; it should get no more work."""
 
     peer: Id
     step: Step
+    slot: MaybeSlot
+    """The slot that it computed wrongly; -1: something else is wrong."""
     reason: Text
 
 
 class Confess(_Message, frozen=True, tag=7):
-    """To all: recomputation showed that the sender's own apply of `step` was wrong."""
+    """To all: recomputation showed that the sender's own work in `step` was wrong."""
 
     step: Step
+    slot: MaybeSlot
+    """The slot it computed wrongly; -1: its apply."""
     tensor: Text
+    """The first one that differs, and the operation that made it so."""
+    operation: Text
 
 
 class BlobWant(_Message, frozen=True, tag=8):

@@ -53,11 +53,14 @@ class Plans:
                 board.exclude(peer)
                 self._shelf.distrust(peer)
         if board.me in board.excluded:
-            board.fail(
-                Fault.UNSOUND,
+            text = (
                 "The others take no more work from this machine: something it sent was wrong. "
-                "Start it again to run the gates; their logs say what it was.",
+                "Start it again to run the gates; their logs say what it was."
             )
+            if board.diagnosing:
+                board.dismiss(text)
+            else:
+                board.fail(Fault.UNSOUND, text)
 
     def _report_roster(self, plan: Plan) -> None:
         board = self._board

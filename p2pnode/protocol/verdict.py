@@ -135,6 +135,8 @@ class Verdict:
     def answered(self, event: Verified) -> None:
         """Result of recomputing our own apply: go on, or confess and leave."""
         board = self._board
+        if event.saved:
+            board.report(Kind.DIVERGENCE, event.saved, board.me, event.step)
         if event.step != board.applied or event.step <= board.committed:
             return
         if event.tensor is None:
@@ -142,15 +144,13 @@ class Verdict:
             self._answered_at = board.now
             return
         for peer, _ in board.good_peers():
-            board.send(peer, Confess(board.setup.run, event.step, event.tensor[:256]))
+            confession = Confess(
+                board.setup.run, event.step, -1, event.tensor[:256], event.operation[:256]
+            )
+            board.send(peer, confession)
         board.fail(
             Fault.DIVERGENCE,
-            f"This machine applied step {event.step} wrongly: tensor {event.tensor} differs from "
-            "the reference arithmetic. The others go on without it.",
-        )
-
-    def confessed(self, peer: PeerId, message: Confess) -> None:
-        """A peer found its own apply wrong."""
-        self._guard.accuse(
-            peer, message.step, f"it applied the step wrongly in tensor {message.tensor}"
+            f"This machine applied step {event.step} wrongly: tensor {event.tensor}, "
+            f"{event.operation}, differs from the reference arithmetic. The others go on without "
+            "it.",
         )

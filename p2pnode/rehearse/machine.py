@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from p2pnode.rehearse.world import World
 
 RUN = b"r" * 16
-Task = ef.Compute | ef.Reduce | ef.Apply | ef.Commit | ef.Verify | ef.Freeze | ef.Load
+Task = ef.Compute | ef.Reduce | ef.Apply | ef.Commit | ef.Verify | ef.Diagnose | ef.Freeze | ef.Load
 
 
 def sign(peer: PeerId, digest: bytes) -> bytes:
@@ -243,7 +243,8 @@ class Machine:
                 self.failed = effect
                 self.world.closed(self)
             case _:
-                self.lanes[isinstance(effect, ef.Compute)].waiting.append(effect)
+                background = isinstance(effect, ef.Compute | ef.Diagnose)
+                self.lanes[background].waiting.append(effect)
                 self._next_task()
 
     def _tamper(self, send: ef.Send) -> ef.Send:
@@ -295,6 +296,8 @@ class Machine:
         self.world.at(self.world.now + self._duration(task), done)
 
     def _duration(self, task: Task) -> float:
+        if isinstance(task, ef.Diagnose):
+            return 10.0 * self.slot_time
         if isinstance(task, ef.Compute):
             factor = 5.0 if task.reference else 1.0
             return self.slot_time * len(task.slots) * factor
@@ -307,6 +310,7 @@ class Machine:
             ef.Apply: self._apply,
             ef.Commit: self._commit,
             ef.Verify: self._verify,
+            ef.Diagnose: self._diagnose,
             ef.Freeze: self._freeze,
             ef.Load: self._load,
         }
@@ -374,7 +378,14 @@ class Machine:
 
     def _verify(self, task: ef.Verify) -> ev.Event:
         wrong = self.defects.wrong_apply_at == task.step and not self.defects.denies
-        return ev.Verified(task.step, "layers.0.attn" if wrong else None)
+        return ev.Verified(task.step, "layers.0.attn" if wrong else None, "Adam, weights")
+
+    def _diagnose(self, task: ef.Diagnose) -> ev.Event:
+        """Which operation it was: found only where it is made wrong each time."""
+        defects = self.defects
+        wrong = task.peer == self.me and defects.wrong_gradient_at == task.step
+        tensor = "layers.0.q" if wrong else None
+        return ev.Diagnosed(task.step, task.slot, task.peer, tensor, "product (int8)", "")
 
     def _freeze(self, task: ef.Freeze) -> ev.Event:
         assert self.state.step == task.step, "froze another state"

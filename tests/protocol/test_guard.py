@@ -105,6 +105,9 @@ class Bench:
     def plans(self) -> list[m.Plan]:
         return [e.message for e in self.kinds(ef.Send) if isinstance(e.message, m.Plan)]
 
+    def statuses(self) -> list[m.Status]:
+        return [e.message for e in self.kinds(ef.Send) if isinstance(e.message, m.Status)]
+
     def refusals(self) -> str:
         return "; ".join(e.text for e in self.kinds(ef.Report) if e.kind is ef.Kind.REFUSED)
 
@@ -199,7 +202,17 @@ def test_own_work_that_the_reference_contradicts_stops_this_node() -> None:
     bench.feed(computed((0, 1), evidence=(wrong, toy.gradient(STATE, 1, 1)[0])))
     bench.works(PEER, (0,))
     effects = bench.feed(computed((0,), reference=True))
-    assert bench.kinds(ef.Failed, effects)[0].fault is ef.Fault.UNSOUND
+    assert bench.kinds(ef.Diagnose, effects) == [ef.Diagnose(1, 0, ME, wrong)]
+    assert not bench.kinds(ef.Failed), "it first finds out how"
+    bench.feed(ev.Tick(), later=1.1)
+    assert bench.statuses()[-1].leaving, "meanwhile it takes no part"
+    effects = bench.feed(ev.Diagnosed(1, 0, ME, "layers.0.q", "product (int8)", "saved"))
+    confessions = [e.message for e in bench.kinds(ef.Send, effects)]
+    assert m.Confess(RUN, 1, 0, "layers.0.q", "product (int8)") in confessions
+    (failed,) = bench.kinds(ef.Failed, effects)
+    assert failed.fault is ef.Fault.UNSOUND
+    assert "slot 0 of step 1" in failed.text
+    assert "layers.0.q, product (int8)" in failed.text
 
 
 def test_own_failed_probe_stops_this_node_before_anything_is_sent() -> None:
@@ -473,7 +486,7 @@ def test_an_accusation_goes_to_the_leader_until_it_has_acted() -> None:
 
 def test_the_leader_acts_on_an_accusation() -> None:
     bench = Bench()
-    bench.tell(THIRD, m.Accuse(RUN, PEER, 1, "its kernel probe failed"))
+    bench.tell(THIRD, m.Accuse(RUN, PEER, 1, -1, "its kernel probe failed"))
     assert PEER in bench.plans()[-1].excluded
     assert "found by 03030303" in bench.refusals()
 
@@ -494,7 +507,7 @@ def test_a_reduce_that_was_given_up_is_not_used() -> None:
     bench.works(PEER, SET)
     bench.works(THIRD, (4, 5))
     (reduce,) = bench.kinds(ef.Reduce)
-    bench.tell(PEER, m.Accuse(RUN, THIRD, 1, "wrong"))
+    bench.tell(PEER, m.Accuse(RUN, THIRD, 1, -1, "wrong"))
     low, high = SHARD.bounds(toy.PARAMETERS)
     bench.feed(ev.Reduced(1, SHARD, reduce.ticket, toy.pack([7] * (high - low))))
     assert SHARD not in bench.core._shelf.sums.get(1, {})
