@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from p2pnode.errors import ConfigError
+from p2pnode.errors import ConfigError, told
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Hex64 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -161,7 +161,7 @@ def parse_run_config(raw: bytes) -> RunConfig:
     try:
         config = msgspec.json.decode(raw, type=RunConfig)
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"not a run configuration: {error}") from None
+        raise ConfigError(f"not a run configuration: {told(error)}") from None
     config.check()
     return config
 

@@ -6,6 +6,12 @@ May import: nothing of ours.
 from __future__ import annotations
 
 
+def told(error: Exception) -> str:
+    """What a library says is wrong, to be put into a sentence of ours: one short printable line,
+    because it may quote what a stranger sent."""
+    return ascii(str(error)[:200])[1:-1]
+
+
 class P2PNodeError(Exception):
     """Base of all errors that are reported as a sentence instead of a traceback."""
 

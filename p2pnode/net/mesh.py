@@ -35,6 +35,7 @@ from p2pnode.net.link import Link, LinkCallbacks
 from p2pnode.net.relay import Relays
 from p2pnode.net.signals import Answer, Offer, Signal
 from p2pnode.protocol.frames import RUN_TAG_BYTES, BufferLike, Channel, Kind, pack_relay
+from p2pnode.protocol.text import visible
 
 log = logging.getLogger(__name__)
 
@@ -343,7 +344,7 @@ class Mesh:
         if fault:
             pause = self._limits.reconnect
             state.refused_until = self._loop.time() + pause / 2
-            log.warning("peer %s %s", peer.hex()[:8], error)
+            log.warning("peer %s %s", peer.hex()[:8], visible(str(error)))
         state.retry_at = self._loop.time() + pause * (0.5 + self._jitter() / 2)
         self._end(peer, str(error), fault=fault)
 

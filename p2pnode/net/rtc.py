@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from aiortc import RTCDataChannel, RTCSessionDescription
 
-from p2pnode.errors import PeerError
+from p2pnode.errors import PeerError, told
 from p2pnode.limits import LIMITS, Limits
 from p2pnode.net.ice import IcePolicy, filter_description
 from p2pnode.net.paths import is_ours, local_address, uses_turn
@@ -165,7 +165,9 @@ class RtcTransport:
         except ConnectionError:
             raise
         except Exception as error:  # aiortc's parser raises many types on bad text
-            raise PeerError(f"sent a session description that makes no sense: {error}") from None
+            raise PeerError(
+                f"sent a session description that makes no sense: {told(error)}"
+            ) from None
 
     def _channel_opened(self) -> None:
         everywhere = all(c.readyState == "open" for c in self._channels.values())

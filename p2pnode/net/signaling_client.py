@@ -31,6 +31,7 @@ from p2pnode.errors import (
     RoomCodeError,
     ServerUnreachableError,
     VersionMismatchError,
+    told,
 )
 from p2pnode.net.signaling_url import stun_url
 from p2pnode.protocol.identity import Identity, PeerId
@@ -367,7 +368,7 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse) -> FromServer:
             return decode_from_server(frame.data)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ServerUnreachableError(
-                f"The server sent something that is not a signaling message ({error})."
+                f"The server sent something that is not a signaling message ({told(error)})."
             ) from None
     if frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING):
         if frame.data == aiohttp.WSCloseCode.GOING_AWAY:

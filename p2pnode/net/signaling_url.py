@@ -12,6 +12,8 @@ from yarl import URL
 from p2pnode.errors import UsageError
 
 DEFAULT_PORT = 8765
+MAX_CHARS = 512
+"""Longest address looked at: no host name is longer, and no sentence about one should be."""
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
 
@@ -23,25 +25,26 @@ def server_url(text: str) -> URL:
     """
     bare = "://" not in text
     try:
+        if len(text) > MAX_CHARS:
+            raise ValueError
         url = URL(f"ws://{text}" if bare else text)
+        if not url.host or url.scheme not in _SCHEMES:
+            raise ValueError
+        if url.user or url.query_string or url.fragment:
+            raise ValueError
         port = url.explicit_port
-        host = url.host
-    except ValueError:
-        host, url = None, URL()
-    if not host or url.scheme not in _SCHEMES or url.user or url.query_string or url.fragment:
-        raise UsageError(
-            f"{text!r} is not the address of a signaling server; it looks like "
-            "http://example.org:8765 or just example.org."
+        path = url.path.rstrip("/")
+        return URL.build(
+            scheme=_SCHEMES[url.scheme],
+            host=url.host,
+            port=DEFAULT_PORT if port is None and bare else port,
+            path=path if path.endswith("/ws") else f"{path}/ws",
         )
-    if port is None and bare:
-        port = DEFAULT_PORT
-    path = url.path.rstrip("/")
-    return URL.build(
-        scheme=_SCHEMES[url.scheme],
-        host=host,
-        port=port,
-        path=path if path.endswith("/ws") else f"{path}/ws",
-    )
+    except (ValueError, IndexError):  # yarl raises both, for some parts only when asked for them
+        raise UsageError(
+            f"{text[:100]!r} is not the address of a signaling server; it looks like "
+            "http://example.org:8765 or just example.org."
+        ) from None
 
 
 def is_loopback(url: URL) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from p2pnode.errors import PeerError
+from p2pnode.errors import PeerError, told
 
 LinkId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """Random name of one connection attempt; an answer counts only for the attempt it names."""
@@ -48,4 +48,6 @@ def decode_signal(raw: bytes) -> Signal:
     try:
         return _decoder.decode(raw)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise PeerError(f"sent a connection offer or answer that cannot be read: {error}") from None
+        raise PeerError(
+            f"sent a connection offer or answer that cannot be read: {told(error)}"
+        ) from None

@@ -26,6 +26,7 @@ from p2pnode.errors import (
     RoomCodeError,
     UsageError,
     VersionMismatchError,
+    told,
 )
 from p2pnode.protocol.admit_effects import (
     Decided,
@@ -347,7 +348,7 @@ class Admission:
                 return self._on_decision(sender, decode_decision(opened.body))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise PeerError(
-                f"From {short_id(sender)}: malformed {opened.kind} ({error})."
+                f"From {short_id(sender)}: malformed {opened.kind} ({told(error)})."
             ) from None
         if opened.kind == ROSTER:
             if self._is_unsure_of(sender):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from p2pnode.config import RunConfig, parse_run_config
-from p2pnode.errors import ConfigError, PeerError
+from p2pnode.errors import ConfigError, PeerError, told
 from p2pnode.limits import LIMITS
 from p2pnode.protocol.identity import Identity, verify
 from p2pnode.protocol.text import clean
@@ -76,7 +76,7 @@ def decode_lobby(raw: bytes | bytearray) -> LobbyMessage:
     try:
         message: LobbyMessage = _decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError(f"sent a lobby message that cannot be read: {error}") from None
+        raise PeerError(f"sent a lobby message that cannot be read: {told(error)}") from None
     if isinstance(message, Declined):
         return Declined(message.run, clean(message.reason, 512))
     return message

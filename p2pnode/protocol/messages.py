@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from p2pnode.errors import PeerError
+from p2pnode.errors import PeerError, told
 from p2pnode.limits import KIB, LIMITS, MIB
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -372,7 +372,7 @@ def decode(raw: Buffer) -> tuple[Message, memoryview]:
     try:
         message: Message = _decoder.decode(view[4 : 4 + length])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError(f"not a message of this protocol: {error}") from None
+        raise PeerError(f"not a message of this protocol: {told(error)}") from None
     payload = view[4 + length :]
     if len(payload) and not isinstance(message, _WITH_PAYLOAD):
         raise PeerError(f"{type(message).__name__} carries {len(payload)} bytes it should not have")

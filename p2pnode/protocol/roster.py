@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from p2pnode.errors import PeerError
+from p2pnode.errors import PeerError, told
 from p2pnode.protocol.identity import Identity, PeerId, verify
 from p2pnode.protocol.text import clean
 from signaling.messages import (
@@ -104,7 +104,7 @@ def open_roster(encoded: bytes, room: bytes) -> Roster:
         signed, claim = decode_signed_roster(both.signed)
         members = _details.decode(both.details)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise PeerError(f"A roster is malformed ({error}); it was ignored.") from None
+        raise PeerError(f"A roster is malformed ({told(error)}); it was ignored.") from None
     ids = tuple(member.id for member in members)
     host = peer_id(claim.host_key)
     for wrong, what in (

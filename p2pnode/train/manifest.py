@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from p2pnode.errors import DataError
+from p2pnode.errors import DataError, told
 from p2pnode.limits import LIMITS
 
 
@@ -63,6 +63,6 @@ def parse_manifest(raw: bytes) -> Manifest:
     try:
         manifest = msgspec.json.decode(raw, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise DataError(f"not a data manifest: {error}") from None
+        raise DataError(f"not a data manifest: {told(error)}") from None
     manifest.check()
     return manifest

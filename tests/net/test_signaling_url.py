@@ -37,6 +37,10 @@ def test_forms(typed, meant):
         "http://example.org?x=1",
         "http://example.org#code",
         "http://example.org:99999",
+        "\x00",
+        "https://[57::0]:@/ws",
+        "http://exa mple\x1b.org",
+        "a" * 10_000,
     ],
 )
 def test_what_is_no_address(typed):
