@@ -166,12 +166,15 @@ class Relays:
         if peer not in self._members or self._clock() < self._refused_until.get(peer, 0.0):
             return  # rosters may differ for a moment
         kind, rest = body[:1], body[1:]
-        if kind == OPEN and len(rest) == RANDOM_BYTES:
-            self._opened_by(peer, via, rest)
-        elif kind == ACCEPT and len(rest) == 2 * RANDOM_BYTES:
-            self._accepted_by(peer, via, rest[:RANDOM_BYTES], rest[RANDOM_BYTES:])
-        elif kind == SEALED:
-            self._sealed_from(peer, via, channel, rest)
+        try:
+            if kind == OPEN and len(rest) == RANDOM_BYTES:
+                self._opened_by(peer, via, rest)
+            elif kind == ACCEPT and len(rest) == 2 * RANDOM_BYTES:
+                self._accepted_by(peer, via, rest[:RANDOM_BYTES], rest[RANDOM_BYTES:])
+            elif kind == SEALED:
+                self._sealed_from(peer, via, channel, rest)
+        except PeerError as error:  # the far end's fault, not that of the neighbour in between
+            self._refuse(peer, error)
 
     def tick(self, excuse: float) -> None:
         now = self._clock()
@@ -302,7 +305,13 @@ class Relays:
         if self._paths.get(peer) is path:
             self.drop(peer)
         if isinstance(error, PeerError):
-            self._refused_until[peer] = self._clock() + self._limits.reconnect
+            self._refuse(peer, error)
+
+    def _refuse(self, peer: PeerId, error: PeerError) -> None:
+        """Nothing more of this peer for a while."""
+        log.info("peer %s %s", peer.hex()[:8], error)
+        self.drop(peer)
+        self._refused_until[peer] = self._clock() + self._limits.reconnect
 
 
 def _refuse_nested(kind: Kind, channel: Channel, peer: bytes, sealed: bytes) -> None:

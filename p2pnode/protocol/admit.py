@@ -69,6 +69,9 @@ RECOVER = 5.0
 """Seconds a restarted host waits for a member to give its roster back."""
 PATIENCE = 2.0
 """Seconds a member waits for a roster it has heard of before it asks."""
+BELIEVED_EPOCH = 2**40
+"""Newest epoch that a host takes from a view when it has lost its own roster: a million years of
+changes, one a second. A server that says more would leave it no epoch to sign."""
 QUIET = 5.0
 """Seconds between two notes about bad envelopes: whoever sends them shall not fill the log."""
 _OWN_GROUP = (
@@ -212,8 +215,7 @@ class Admission:
         if self._recover_at is not None and now >= self._recover_at:
             self._recover_at = None
             view, roster = self._view, self.roster
-            epoch = roster.epoch if roster is not None else 0
-            if view is not None and view.role == "host" and view.epoch > epoch:
+            if view is not None and view.role == "host" and self._has_lost_epochs(view):
                 members = roster.members if roster is not None else (self._self_member(),)
                 effects += self._new_epoch(members, view.epoch + 1)
         if self._retry_at is not None and now >= self._retry_at:
@@ -291,7 +293,7 @@ class Admission:
         roster = self.roster
         if roster is not None and not self.is_host:
             return self._complain("The server takes this node for the host, which it is not.", now)
-        if view.epoch > (roster.epoch if roster is not None else 0):
+        if self._has_lost_epochs(view):
             # This host has restarted; its members hold a roster that it signed before.
             if self._recover_at is not None:
                 return []
@@ -322,6 +324,10 @@ class Admission:
             return self._post.send(view.host, KNOCK, encode(knock))
         others = [peer for peer in view.members if peer != self._me.peer_id]
         return self._post.send(others[0], ASK, b"") if others else []
+
+    def _has_lost_epochs(self, view: View) -> bool:
+        """Whether this host signed newer rosters than the one it has."""
+        return (self.roster.epoch if self.roster is not None else 0) < view.epoch <= BELIEVED_EPOCH
 
     def _is_unsure_of(self, host: PeerId) -> bool:
         """Whether this node has neither a code nor its owner's word for this host."""
@@ -433,8 +439,9 @@ class Admission:
             for member in members
             if not self._list.is_dismissed(member.id) and member.id not in self._blocked
         )
-        epoch = max(earlier.epoch, self._view.epoch if self._view is not None else 0) + 1
-        return self._new_epoch(kept[:MAX_MEMBERS], epoch)
+        view = self._view
+        shown = view.epoch if view is not None and self._has_lost_epochs(view) else 0
+        return self._new_epoch(kept[:MAX_MEMBERS], max(earlier.epoch, shown) + 1)
 
     def _leave(self, error: P2PNodeError) -> list[Effect]:
         self.refused = True

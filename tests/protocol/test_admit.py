@@ -763,3 +763,20 @@ def test_full_room_says_later(world):
     world.carry_out(host, host.admission.kick(others[0].id))
     world.carry_out(host, host.admission.approve(guest.id))
     assert guest.admission.roster is not None
+
+
+def test_a_server_cannot_use_up_a_hosts_epochs(world):
+    """It shows a host epochs that nobody has signed, up to the last one there is."""
+    host, member = Node("host"), Node("member")
+    world.room_of(host, member)
+    for epoch in (2**53, admit.BELIEVED_EPOCH + 1, 2**53):
+        view = msgspec.structs.replace(host.view, epoch=epoch)
+        world.carry_out(host, host.admission.on_view(view, world.now))
+        world.tick(admit.RECOVER)
+    assert host.admission.roster.epoch < 10
+    view = msgspec.structs.replace(host.view, epoch=admit.BELIEVED_EPOCH)
+    world.carry_out(host, host.admission.on_view(view, world.now))
+    world.tick(admit.RECOVER)
+    assert host.admission.roster.epoch == admit.BELIEVED_EPOCH + 1
+    world.carry_out(host, host.admission.kick(member.id))
+    assert host.admission.roster.epoch == admit.BELIEVED_EPOCH + 2
