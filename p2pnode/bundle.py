@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pnode import __version__
-from p2pnode.errors import CheckpointError, DiskFullError
+from p2pnode.errors import CheckpointError, DiskFullError, told
 from p2pnode.limits import LIMITS
 from p2pnode.train import codec
 from p2pnode.train.arithmetic import kernels
@@ -200,7 +200,7 @@ def read(folder: Path) -> Bundle:
     except OSError as error:
         raise CheckpointError(f"Cannot read the bundle {folder}: {error.strerror}.") from None
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise CheckpointError(f"{folder / CASE} is not a bundle's: {error}.") from None
+        raise CheckpointError(f"{folder / CASE} is not a bundle's: {told(error)}.") from None
     flaw = _flaw(case, state)
     if flaw is not None:
         raise CheckpointError(f"The bundle {folder} cannot be used: {flaw}.")

@@ -87,7 +87,8 @@ def _is_v6(text: str) -> bool:
 
 
 def _hidden(url: str) -> str:
-    """The text without what may be a password."""
+    """The beginning of the text, without what may be a password."""
+    url = url[:100]
     return re.sub(r":[^:@]*@", ":...@", url)
 
 

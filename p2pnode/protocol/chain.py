@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from p2pnode.config import RunConfig, parse_run_config
-from p2pnode.errors import ConfigError, PeerError
+from p2pnode.errors import ConfigError, PeerError, told
 from p2pnode.protocol.identity import Identity, PeerId, short_id, verify
 from signaling.messages import MAX_MEMBERS, Bytes32, Signature, peer_id
 
@@ -283,7 +283,7 @@ def decode_records(raw: bytes) -> tuple[SignedRecord, ...]:
     try:
         return _chains.decode(raw)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise PeerError(f"a chain of records is malformed ({error})") from None
+        raise PeerError(f"a chain of records is malformed ({told(error)})") from None
 
 
 def _first(signed: SignedRecord, room: bytes) -> Chain:
@@ -315,7 +315,7 @@ def _decode(signed: SignedRecord) -> Record:
     try:
         record = _decoder.decode(signed.record)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise PeerError(f"sent a malformed record ({error})") from None
+        raise PeerError(f"sent a malformed record ({told(error)})") from None
     if not verify(record.key, signed.signature, _LABEL, signed.record):
         raise PeerError("sent a record that its signer did not sign")
     return record

@@ -19,8 +19,11 @@ from aiortc.sdp import SessionDescription
 from multidict import CIMultiDict
 
 from p2pnode import errors
+from p2pnode.bundle import CASE, Case
+from p2pnode.bundle import read as read_bundle
 from p2pnode.config import RunConfig, RunOptions, parse_run_config
 from p2pnode.devices import Device, Devices
+from p2pnode.limits import LIMITS
 from p2pnode.memberships import Memberships
 from p2pnode.net.ice import filter_description
 from p2pnode.net.ice_servers import IceServer
@@ -30,6 +33,7 @@ from p2pnode.net.signaling_url import is_loopback, server_url, stun_url
 from p2pnode.net.signals import Answer, Offer, decode_signal
 from p2pnode.protocol import messages as step
 from p2pnode.protocol.admit_messages import Decision, Knock, decode_decision, decode_knock
+from p2pnode.protocol.chain import Record, SignedRecord, begin, decode_records, open_chain
 from p2pnode.protocol.code import parse_invite
 from p2pnode.protocol.envelope import Channel, _Inside
 from p2pnode.protocol.fetch import Fetcher
@@ -64,10 +68,8 @@ class Reader:
     encode: Callable[[Any], bytes] = msgspec.msgpack.encode
     """From the wire form of a type to what `run` takes."""
     factor: int = 64
-    """Bytes allocated for each byte given, at most; beside `SLACK`."""
-
-
-SLACK = 256 * 1024
+    """Bytes allocated for each byte given, at most, beside `slack`."""
+    slack: int = 256 * 1024
 
 
 def _message(header: Any) -> bytes:
@@ -169,6 +171,20 @@ def _signed_claim(claim: Any) -> bytes:
     return msgspec.msgpack.encode([raw, ALICE.sign(b"roster", raw)])
 
 
+def _chain(raw: bytes) -> None:
+    open_chain(decode_records(raw), ROOM, [ALICE.peer_id, BOB.peer_id])
+
+
+def _one_record(record: Any) -> bytes:
+    """A chain of this one record, signed by a member."""
+    raw = msgspec.msgpack.encode(record)
+    return msgspec.msgpack.encode([[raw, ALICE.sign(b"record", raw)]])
+
+
+def _bundle(raw: bytes) -> None:
+    read_bundle(_file(f"bundle/{CASE}", raw).parent)
+
+
 def _headers(raw: bytes) -> None:
     text = raw.decode("latin-1")
     lines = text.split("\n")
@@ -209,6 +225,9 @@ def _description(raw: bytes) -> None:
 PEER = errors.PeerError
 MSGSPEC = (msgspec.MsgspecError, RecursionError)
 
+BUFFER = LIMITS.bundle_case_bytes + (1 << 20)
+"""A file's buffer is taken whole before the file is read."""
+
 READERS = {
     "frames": Reader(_frames, (PEER, errors.VersionMismatchError)),
     "step-message": Reader(step.decode, (PEER,), (step.Message,), _message),
@@ -237,6 +256,11 @@ READERS = {
     ),
     "stun": Reader(lambda raw: answer(raw, ("203.0.113.7", 4242))),
     "headers": Reader(_headers),
+    "records": Reader(_chain, (PEER, errors.ConfigError), (tuple[SignedRecord, ...],)),
+    "record": Reader(_chain, (PEER, errors.ConfigError), (Record,), _one_record),
+    "bundle": Reader(
+        _bundle, (errors.CheckpointError,), (Case,), msgspec.json.encode, slack=BUFFER
+    ),
     "run-config": Reader(
         parse_run_config, (errors.ConfigError,), (RunConfig,), msgspec.json.encode
     ),
@@ -316,6 +340,7 @@ def seeds(name: str) -> list[bytes]:
     )
     good = {
         "run-config": [config.canonical()],
+        "records": [begin(ALICE, ROOM, config, b"").encode()],
         "roster": [roster.encode()],
         "membership": [roster.encode()],
         "server-roster": [roster.signed],

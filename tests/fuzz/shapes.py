@@ -83,6 +83,8 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Wire]:
             return st.dictionaries(_of(info.key_type), _of(info.value_type), max_size=FEW)
         case inspect.StructType():
             return _struct(info)
+        case inspect.DataclassType():
+            return st.fixed_dictionaries({f.encode_name: _of(f.type) for f in info.fields})
     raise NotImplementedError(f"no values for {info}")
 
 

@@ -10,7 +10,7 @@ from p2pnode.protocol import effects as ef
 from tests.fuzz.effort import effort
 from tests.fuzz.hostile import NAMES, HostileRun, right
 
-QUICK = effort(12, shrink=False)
+QUICK = effort(6, shrink=False)
 
 SLANDER = ("Accuse", "Confess", "Status", "Plan")
 """With these an approved member can stop a run: see PROTOCOL, Wrong machines. It cannot make it
