@@ -54,6 +54,7 @@ async def start(node: Node) -> Child:
         "-m",
         "tests.net.child",
         CHILD.hex(),
+        json.dumps(["loopback", []]),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -1,0 +1,164 @@
+"""Links between machines of different networks, each a namespace with a process in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import random
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from tests.net.coturn import coturn, needs_coturn
+from tests.net.fakes import until
+from tests.net.namespaces import HUB, NOWHERE, Namespace, alone, needs_namespaces, star
+
+pytestmark = needs_namespaces
+
+Said = dict[str, object]
+
+
+class Peer:
+    """A mesh that runs inside a namespace, and what it said."""
+
+    def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
+        self.id = (bytes([number]) * 32).hex()
+        self.said: list[Said] = []
+        self.others: dict[str, Peer] = {}
+        """Who gets its signals, by id."""
+        self._process = process
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            said = json.loads(line)
+            self.said.append(said)
+            if "signal" in said:
+                self.others[said["to"]].tell({"from": self.id, "signal": said["signal"]})
+
+    def tell(self, what: Said) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what).encode() + b"\n")
+
+    def heard(self, what: str) -> list[Said]:
+        return [said for said in self.said if what in said]
+
+    def send(self, to: Peer, message: bytes) -> None:
+        self.tell({"send": [to.id, message.hex()]})
+
+    async def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        await self._reader
+
+
+@contextlib.asynccontextmanager
+async def peers(
+    where: Sequence[Namespace], mode: str = "default", servers: Sequence[str] = ()
+) -> AsyncIterator[list[Peer]]:
+    """A process in each namespace; they know each other."""
+    found: list[Peer] = []
+    try:
+        for number, namespace in enumerate(where, 1):
+            process = await asyncio.create_subprocess_exec(
+                *namespace.within,
+                *(sys.executable, "-m", "tests.net.child", (bytes([number]) * 32).hex()),
+                json.dumps([mode, list(servers)]),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            found.append(Peer(number, process))
+        await until(lambda: all(peer.heard("key") for peer in found))
+        keys = {peer.id: peer.heard("key")[0]["key"] for peer in found}
+        for peer in found:
+            peer.others = {other.id: other for other in found if other is not peer}
+            peer.tell({"quiet": True})
+            peer.tell({"members": keys})
+        yield found
+    finally:
+        for peer in found:
+            await peer.end()
+
+
+async def exchange(a: Peer, b: Peer) -> None:
+    """A message each way arrives with its hash."""
+    for sender, receiver in ((a, b), (b, a)):
+        message = random.Random(sender.id).randbytes(200_000)
+        digest = hashlib.sha256(message).hexdigest()
+        before = len(receiver.heard("got"))
+        sender.send(receiver, message)
+        await until(lambda: len(receiver.heard("got")) > before)  # noqa: B023
+        assert receiver.heard("got")[-1]["got"] == digest
+
+
+@needs_coturn
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+async def test_networks_without_a_path_meet_through_turn(transport: str):
+    """The first of the servers named is down."""
+    async with star(2) as net, coturn(HUB, 3478, within=net.hub.within) as turn:
+        servers = [
+            f"turn:user:password@{host}:3478?transport={transport}" for host in (NOWHERE, turn.host)
+        ]
+        async with peers(net.leaves, servers=servers) as (a, b):
+            await until(lambda: a.heard("up") and b.heard("up"))
+            assert a.heard("up")[0]["turn"] is True
+            assert b.heard("up")[0]["turn"] is True
+            await exchange(a, b)
+
+
+async def test_networks_without_a_path_and_without_turn_do_not_meet():
+    """What the test above rests on: there is no other way."""
+    async with star(2) as net, peers(net.leaves) as (a, b):
+        await until(lambda: len(a.heard("signal")) >= 2)  # it has tried, failed, and tries again
+        assert not a.heard("up")
+        assert not b.heard("up")
+
+
+@needs_coturn
+async def test_when_the_direct_path_breaks_a_new_connection_goes_through_turn():
+    async with star(2) as net, coturn(HUB, 3478, within=net.hub.within) as turn:
+        await net.forward(True)
+        servers = [f"turn:user:password@{turn.host}:3478"]
+        async with peers(net.leaves, servers=servers) as (a, b):
+            await until(lambda: a.heard("up") and b.heard("up"))
+            assert a.heard("up")[0]["turn"] is False
+            await exchange(a, b)
+            await net.forward(False)
+            await until(lambda: len(a.heard("up")) == 2 and len(b.heard("up")) == 2)
+            assert a.heard("up")[1]["turn"] is True
+            await exchange(a, b)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["who-offers", "who-answers"])
+async def test_a_machine_that_changes_its_address_is_met_again(which: int):
+    async with star(2) as net:
+        await net.forward(True)
+        async with peers(net.leaves) as (a, b):
+            await until(lambda: a.heard("up") and b.heard("up"))
+            await net.readdress(which, f"10.77.{which}.9")
+            await until(lambda: len(a.heard("up")) == 2 and len(b.heard("up")) == 2)
+            await exchange(a, b)
+
+
+async def test_a_machine_with_nothing_but_loopback_meets_itself():
+    async with alone() as machine, peers([machine, machine]) as (a, b):
+        await until(lambda: a.heard("up") and b.heard("up"))
+        await exchange(a, b)
+
+
+async def test_a_network_with_nothing_but_ipv6():
+    async with star(2) as net:
+        await net.hub.set("net.ipv6.conf.all.forwarding", "1")
+        for i, leaf in enumerate(net.leaves):
+            await leaf.ip("addr", "del", f"{leaf.address}/24", "dev", "up0")
+            await net.hub.ip("addr", "add", f"fd77:{i}::1/64", "dev", f"leaf{i}", "nodad")
+            await leaf.ip("addr", "add", f"fd77:{i}::2/64", "dev", "up0", "nodad")
+            await leaf.ip("-6", "route", "add", "default", "via", f"fd77:{i}::1")
+        async with peers(net.leaves) as (a, b):
+            await until(lambda: a.heard("up") and b.heard("up"))
+            await exchange(a, b)
