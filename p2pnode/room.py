@@ -19,7 +19,7 @@ from p2pnode.net import events as wire
 from p2pnode.net.ice import IceMode, IcePolicy
 from p2pnode.net.ice_servers import IceServer, SilentServers, chosen
 from p2pnode.net.mesh import Mesh
-from p2pnode.net.signaling_client import Offline, Registered, SignalingClient
+from p2pnode.net.signaling_client import Lent, Offline, Registered, SignalingClient
 from p2pnode.net.signaling_url import is_loopback
 from p2pnode.net.signals import Signal, decode_signal, encode_signal
 from p2pnode.node_config import NodeConfig
@@ -170,6 +170,8 @@ class Room:
                     if not self._online:
                         self._online = True
                         self._console.show(Info(text="The signaling server is back."))
+                case Lent():
+                    self.mesh.set_ice(self._ice_policy(event.ice))
                 case Offline():
                     self._present.clear()
                     if self._online:

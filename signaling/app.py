@@ -1,6 +1,6 @@
 """The signaling server: sockets around the decisions of `rooms`.
 
-May import: grouping, limits, messages, outgoing, page, rooms, stun.
+May import: grouping, limits, messages, outgoing, page, rooms, stun, turn.
 
     async with SignalingServer("127.0.0.1", 0) as server:
         print(server.url)
@@ -24,8 +24,9 @@ from signaling.limits import LIMITS, Limits
 from signaling.messages import PROTOCOL, IceServer, Relayed, encode
 from signaling.outgoing import Outgoing
 from signaling.page import add_pages
-from signaling.rooms import Effect, Rooms, Send
+from signaling.rooms import Effect, Lend, Rooms, Send
 from signaling.stun import StunResponder
+from signaling.turn import TurnLender
 
 HEARTBEAT = 20.0
 """Seconds between WebSocket pings; an unanswered one ends the connection half as long after."""
@@ -73,16 +74,19 @@ class SignalingServer:
         *,
         limits: Limits = LIMITS,
         ice: tuple[IceServer, ...] = (),
+        turn: TurnLender | None = None,
         tls: ssl.SSLContext | None = None,
         proxies: Sequence[Network] = (),
         group_private: bool = False,
     ) -> None:
-        """`port` 0 takes any free one. `ice`: further STUN and TURN servers to recommend.
+        """`port` 0 takes any free one. `ice`: further STUN and TURN servers to recommend
+        to everybody, `turn`: TURN servers to lend to approved members.
         `proxies` and `group_private`: see `grouping.origin_of`."""
         self.host = host
         self.port = port
         self._limits = limits
         self._ice = ice
+        self._turn = turn
         self._tls = tls
         self._proxies = proxies
         self._group_private = group_private
@@ -122,7 +126,11 @@ class SignalingServer:
             lambda: StunResponder(self._limits), sock=udp
         )
         self._rooms = Rooms(
-            self._loop.time(), limits=self._limits, ice=self._ice, stun_port=self.port
+            self._loop.time(),
+            limits=self._limits,
+            ice=self._ice,
+            stun_port=self.port,
+            lends_turn=self._turn is not None,
         )
         app = web.Application(client_max_size=1024)
         add_pages(app)
@@ -248,6 +256,9 @@ class SignalingServer:
             if isinstance(effect, Send):
                 message = effect.message
                 outgoing.put(encode(message), may_drop=isinstance(message, Relayed))
+            elif isinstance(effect, Lend):
+                assert self._turn is not None
+                outgoing.put(encode(self._turn.lend(effect.peer)), may_drop=False)
             else:
                 outgoing.close()
 

@@ -1,6 +1,6 @@
 """`python -m signaling serve`: run the server until told to stop.
 
-May import: app, grouping, limits.
+May import: app, grouping, limits, turn.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 from signaling.app import BindError, CertificateError, SignalingServer, tls_context
 from signaling.grouping import Network, parse_network
 from signaling.limits import LIMITS
+from signaling.turn import TurnLender, turn_url
 
 EXIT_ADDRESS = 11
 """The address is in use or not this machine's (the same code as p2pnode's)."""
 
-EXIT_CERTIFICATE = 2
-"""The certificate or key given cannot be used: wrong usage."""
+EXIT_USAGE = 2
+"""A certificate, key or secret given cannot be used: wrong usage."""
 
 _FILES = LIMITS.connections + LIMITS.unused_connections + 64
 """Open files of a server at its bounds."""
@@ -38,6 +39,7 @@ trust it.
   python -m signaling serve --host 127.0.0.1    for nodes on this machine only
   python -m signaling serve --tls-cert chain.pem --tls-key key.pem    https and wss
   python -m signaling serve --trusted-proxy 10.0.0.2    behind a reverse proxy at 10.0.0.2
+  python -m signaling serve --turn turn:HOST:3478 --turn-secret FILE    lend members a TURN server
 
 Nodes then join with:  python -m p2pnode join --signal http://ADDRESS:PORT
 Two machines on one network need no separate server: `python -m p2pnode join --serve` includes one.
@@ -57,6 +59,13 @@ def _port(text: str) -> int:
 def _network(text: str) -> Network:
     try:
         return parse_network(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _turn_url(text: str) -> str:
+    try:
+        return turn_url(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -93,12 +102,36 @@ def _parser() -> argparse.ArgumentParser:
         help="believe X-Forwarded-For and Forwarded from this address or range; may be repeated",
     )
     serve.add_argument(
+        "--turn",
+        type=_turn_url,
+        action="append",
+        default=[],
+        metavar="URL",
+        help="turn:HOST:PORT[?transport=tcp] or turns:HOST:PORT: lend approved members "
+        "credentials for this TURN server, for some hours; may be repeated",
+    )
+    serve.add_argument(
+        "--turn-secret",
+        type=Path,
+        metavar="FILE",
+        help="file with the secret that these TURN servers share (coturn: static-auth-secret)",
+    )
+    serve.add_argument(
         "--group-private",
         action="store_true",
         help="let join --nearby work between private addresses too: only where everybody who "
         "reaches the server may knock at everybody's group",
     )
     return parser
+
+
+def _turn_lender(urls: list[str], file: Path) -> TurnLender:
+    """Raises ValueError with a sentence."""
+    try:
+        secret = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the secret from {file}: {error}") from None
+    return TurnLender(urls, secret)
 
 
 def _allow_many_files() -> None:
@@ -115,7 +148,9 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(options: argparse.Namespace, tls: ssl.SSLContext | None) -> None:
+async def _serve(
+    options: argparse.Namespace, tls: ssl.SSLContext | None, turn: TurnLender | None
+) -> None:
     host = options.host
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -130,6 +165,7 @@ async def _serve(options: argparse.Namespace, tls: ssl.SSLContext | None) -> Non
         host,
         options.port,
         tls=tls,
+        turn=turn,
         proxies=options.trusted_proxy,
         group_private=options.group_private,
     ) as server:
@@ -151,14 +187,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if (options.tls_cert is None) != (options.tls_key is None):
         parser.error("--tls-cert and --tls-key go together")
+    if bool(options.turn) != (options.turn_secret is not None):
+        parser.error("--turn and --turn-secret go together")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     _allow_many_files()
     try:
+        turn = _turn_lender(options.turn, options.turn_secret) if options.turn else None
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    try:
         tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
-        asyncio.run(_serve(options, tls))
+        asyncio.run(_serve(options, tls, turn))
     except CertificateError as error:
         print(error, file=sys.stderr)
-        return EXIT_CERTIFICATE
+        return EXIT_USAGE
     except BindError as error:
         print(error, file=sys.stderr)
         return EXIT_ADDRESS

@@ -77,6 +77,9 @@ class Limits:
     settle_seconds: float = 60.0
     """After its start a server has forgotten all rooms. For so long a room founded by a newcomer
     gives way to one whose members return with their signed roster (they retry every 15 s)."""
+    turn_seconds: int = 6 * 3600
+    """What a TURN credential lasts; it is renewed after half of that. A member that is removed can
+    use its own for so long, and a transfer that began with it goes on at its end."""
     stun_rate: float = 200.0
     stun_burst: float = 400.0
     """STUN answers of the whole server: gathering needs a handful per node and connection."""

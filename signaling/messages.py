@@ -6,8 +6,9 @@ with its type, and every field is bounded, so decoding is also validation.
 The order of things: the server sends `Challenge`; a node without a room code may ask for the room
 of its address by `Nearby`, which `Group` answers; the node proves its key with `Register`; the
 server answers `Welcome`, then a `View` whenever what this node may see of its room changes, or
-`Refused` and a close. A view is the whole picture, not a difference: a lost or late one is
-repaired by the next. Whatever nodes say to each other is sealed and travels in `Relay`.
+`Refused` and a close; members may be sent a `Loan`. A view is the whole picture, not a
+difference: a lost or late one is repaired by the next. Whatever nodes say to each other is sealed
+and travels in `Relay`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised with every change that an older node or server would misunderstand."""
 
 MESSAGE_BYTES = 64 * 1024
@@ -104,6 +105,14 @@ class View(msgspec.Struct, frozen=True, tag=True):
     """Connected peers that wait for a decision, in order of arrival; only the host sees them."""
 
 
+class Loan(msgspec.Struct, frozen=True, tag=True):
+    """TURN servers that this node, as an approved member, may use for so many seconds. A later
+    loan replaces it."""
+
+    ice: Annotated[tuple[IceServer, ...], Meta(max_length=8)]
+    seconds: Annotated[int, Meta(ge=1, le=31 * 86_400)]
+
+
 class Group(msgspec.Struct, frozen=True, tag=True):
     """Answer to `Nearby`: the room that this address's group meets in."""
 
@@ -170,7 +179,7 @@ class Relay(msgspec.Struct, frozen=True, tag=True):
     sealed: Sealed
 
 
-FromServer = Challenge | Welcome | View | Group | Refused | Relayed
+FromServer = Challenge | Welcome | View | Loan | Group | Refused | Relayed
 FromNode = Nearby | Register | Publish | Dismiss | Relay
 
 _encoder = msgspec.msgpack.Encoder()

@@ -54,7 +54,14 @@ class Close(msgspec.Struct, frozen=True):
     connection: int
 
 
-Effect = Send | Close
+class Lend(msgspec.Struct, frozen=True):
+    """Send the connection TURN credentials for this peer, which the host has approved."""
+
+    connection: int
+    peer: PeerId
+
+
+Effect = Send | Close | Lend
 
 _REFUSALS = {
     "version": "This server speaks another protocol version.",
@@ -79,6 +86,7 @@ class _Connection:
     peer: PeerId | None = None
     room: Room | None = None
     view: View | None = None
+    lend_at: float = 0.0
 
 
 class Rooms:
@@ -91,9 +99,11 @@ class Rooms:
         limits: Limits = LIMITS,
         ice: tuple[IceServer, ...] = (),
         stun_port: int = 0,
+        lends_turn: bool = False,
     ) -> None:
         self._limits = limits
         self._welcome = Welcome(ice, stun_port)
+        self._lends_turn = lends_turn
         self._settled_at = now + limits.settle_seconds
         self._connections: dict[int, _Connection] = {}
         self._per_address: dict[str, int] = {}
@@ -189,6 +199,7 @@ class Rooms:
             if connection.room is None and now >= connection.register_by:
                 effects += self._expel(connection, "broken", now)
         for room in list(self._rooms.values()):
+            effects += self._lend(room, now)
             since = room.empty_since
             if since is not None and now >= since + self._limits.empty_room_seconds:
                 del self._rooms[room.id]
@@ -310,6 +321,19 @@ class Rooms:
             if view != connection.view:
                 connection.view = view
                 effects.append(Send(number, view))
+        return effects + self._lend(room, now)
+
+    def _lend(self, room: Room, now: float) -> list[Effect]:
+        """TURN credentials for members that have none, or none that last. A host counts as one as
+        soon as it has company, since a stranger who founds a room is a host too."""
+        effects: list[Effect] = []
+        if not self._lends_turn or len(room.connected) == 1:
+            return effects
+        for peer, number in room.connected.items():
+            connection = self._connections[number]
+            if room.role(peer) != "waiting" and now >= connection.lend_at:
+                connection.lend_at = now + self._limits.turn_seconds / 2
+                effects.append(Lend(number, peer))
         return effects
 
     def _expel(self, connection: _Connection, reason: str, now: float) -> list[Effect]:

@@ -12,6 +12,9 @@ SOURCES = sorted(
 WALL = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.ctime"}
 
 
+EXEMPT = {"signaling/turn.py"}  # what TURN servers take for credentials names a time of day
+
+
 def wall_clock_calls(source: str) -> set[str]:
     """Calls that ask for the time of day; also where a name of `time` is imported alone."""
     found = set()
@@ -26,7 +29,8 @@ def wall_clock_calls(source: str) -> set[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_reads_the_wall_clock(path: Path) -> None:
-    assert wall_clock_calls(path.read_text(encoding="utf-8")) == set()
+    exempt = path.relative_to(ROOT).as_posix() in EXEMPT
+    assert bool(wall_clock_calls(path.read_text(encoding="utf-8"))) == exempt
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ _URL = re.compile(
     r"(?:\?transport=(?P<transport>udp|tcp))?"
 )
 
+MAX_OFFERED = 6
+"""Servers taken from a signaling server: each is asked for every connection."""
+
 SILENT_SECONDS = 60.0
 """For so long a server that gave no answer is hardly waited for."""
 
@@ -93,9 +96,10 @@ def _hidden(url: str) -> str:
 
 
 def chosen(own: Sequence[IceServer], offered: Sequence[IceServer]) -> tuple[IceServer, ...]:
-    """The owner's servers, and of a kind that the owner named none of, the offered ones."""
+    """The owner's servers, and of a kind that the owner named none of, the first MAX_OFFERED."""
     kinds = {server.kind for server in own}
-    return (*own, *(server for server in offered if server.kind not in kinds))
+    usable = [server for server in offered if server.kind not in kinds]
+    return (*own, *usable[:MAX_OFFERED])
 
 
 class SilentServers:

@@ -45,6 +45,7 @@ from signaling.messages import (
     FromServer,
     Group,
     IceServer,
+    Loan,
     Nearby,
     Publish,
     Refused,
@@ -77,7 +78,14 @@ _EVENTS = 256
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """(Re)connected. `ice` includes the server's own STUN responder; a `View` follows."""
+    """(Re)connected. `ice` includes the server's own STUN responder and the TURN servers of the
+    last loan; a `View` follows."""
+
+    ice: tuple[IceServer, ...]
+
+
+class Lent(msgspec.Struct, frozen=True):
+    """The server lends TURN servers. `ice` is all that counts from now on."""
 
     ice: tuple[IceServer, ...]
 
@@ -89,7 +97,7 @@ class Offline(msgspec.Struct, frozen=True):
     retry_in: float
 
 
-Event = Registered | View | Relayed | Offline
+Event = Registered | Lent | View | Relayed | Offline
 
 
 class SignalingClient:
@@ -116,6 +124,7 @@ class SignalingClient:
         self._nearby = nearby
         self._roster: bytes | None = None
         self._role: Role | None = None
+        self._lent: tuple[IceServer, ...] = ()
         self._events: asyncio.Queue[Event | Exception] = asyncio.Queue(_EVENTS)
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue(_OUTBOX)
         self._online = False
@@ -231,7 +240,7 @@ class SignalingClient:
             ice = (IceServer((stun_url(self._url, welcome.stun_port),)), *ice)
         while not self._outbox.empty():
             self._outbox.get_nowait()
-        await self._events.put(Registered(ice))
+        await self._events.put(Registered((*ice, *self._lent)))
         self._online = True
         sender = asyncio.create_task(self._send_all(socket))
         try:
@@ -241,6 +250,9 @@ class SignalingClient:
                     raise _refusal(message)
                 if isinstance(message, View):
                     self._role = message.role
+                if isinstance(message, Loan):
+                    self._lent = message.ice
+                    await self._events.put(Lent((*ice, *self._lent)))
                 if isinstance(message, View | Relayed):
                     await self._events.put(message)
         except ServerUnreachableError as error:

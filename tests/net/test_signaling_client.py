@@ -21,7 +21,7 @@ from p2pnode.errors import (
 )
 from p2pnode.net import signaling_client
 from p2pnode.net.nearby import find_nearby
-from p2pnode.net.signaling_client import Offline, Registered, SignalingClient
+from p2pnode.net.signaling_client import Lent, Offline, Registered, SignalingClient
 from p2pnode.net.signaling_url import server_url
 from p2pnode.protocol import admit
 from p2pnode.protocol import admit_effects as effects
@@ -39,6 +39,7 @@ from signaling.messages import (
     decode_from_node,
     encode,
 )
+from signaling.turn import TurnLender
 from tests.signaling.peers import self_signed
 
 ROOM, SECRET = b"r" * 32, b"s" * 32
@@ -154,6 +155,20 @@ async def test_recommended_ice_servers_are_passed_on():
     ice = (IceServer(("turn:example.org",), "user", "word"),)
     async with SignalingServer("127.0.0.1", 0, ice=ice) as server, client_of(server) as client:
         assert (await next_of(client, Registered)).ice[1:] == ice
+
+
+async def test_turn_servers_are_lent_and_kept_through_a_reconnection():
+    turn = TurnLender(["turn:example.org"], "a long enough secret")
+    serving = SignalingServer("127.0.0.1", 0, turn=turn)
+    async with serving as server, client_of(server) as host, client_of(server):
+        stun, loan = (await next_of(host, Lent)).ice
+        assert stun.urls == (f"stun:127.0.0.1:{server.port}",)
+        assert loan.urls == ("turn:example.org",)
+        assert loan.username
+        assert loan.credential
+        await server.stop()
+        await server.start()
+        assert (await next_of(host, Registered)).ice == (stun, loan)
 
 
 async def test_envelopes_and_dismissal():

@@ -172,3 +172,23 @@ def test_page_is_found_where_a_wheel_puts_it(tmp_path):
         cwd=tmp_path,
     )
     assert pathlib.Path(done.stdout.strip()) == tmp_path / "signaling" / "static"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--turn", "turn:h"), "go together"),
+        (("--turn-secret", "FILE"), "go together"),
+        (("--turn", "stun:h", "--turn-secret", "FILE"), "write turn:HOST:PORT"),
+        (("--turn", "turn:h", "--turn-secret", "missing"), "cannot read the secret"),
+        (("--turn", "turn:h", "--turn-secret", "SHORT"), "at least 16 characters"),
+    ],
+)
+def test_turn_options_that_cannot_be_used(tmp_path, arguments, says):
+    (tmp_path / "FILE").write_text("a long enough secret\n")
+    (tmp_path / "SHORT").write_text("short\n")
+    names = {name: str(tmp_path / name) for name in ("FILE", "SHORT", "missing")}
+    result = run("serve", *(names.get(argument, argument) for argument in arguments))
+    assert result.returncode == cli.EXIT_USAGE
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr

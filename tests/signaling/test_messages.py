@@ -8,6 +8,7 @@ from signaling.messages import (
     MAX_WAITING,
     MESSAGE_BYTES,
     IceServer,
+    Loan,
     Publish,
     Refused,
     Register,
@@ -49,6 +50,9 @@ def test_largest_messages_fit_a_frame():
         Welcome((IceServer(("x" * 257,)),)),
         Welcome((IceServer(()),)),
         Welcome((), 65_536),
+        Loan((IceServer(("x",)),) * 9, 1),
+        Loan((), 0),
+        Loan((), 32 * 86_400),
     ],
 )
 def test_server_messages_out_of_bounds(message):

@@ -22,7 +22,7 @@ from signaling.messages import (
     Welcome,
     encode,
 )
-from signaling.rooms import Close, Rooms, Send
+from signaling.rooms import Close, Lend, Rooms, Send
 from tests.signaling.peers import ROOM, identities, register, roster, signed
 
 
@@ -32,8 +32,9 @@ class Server:
     def __init__(self, **limits):
         self.now = 100.0
         self.limits = dataclasses.replace(LIMITS, **limits)
-        self.rooms = Rooms(self.now, limits=self.limits)
+        self.rooms = Rooms(self.now, limits=self.limits, lends_turn=True)
         self.got = {}
+        self.lent = []
         self.closed = set()
         self.count = 0
 
@@ -41,6 +42,8 @@ class Server:
         for effect in effects:
             if isinstance(effect, Send):
                 self.got.setdefault(effect.connection, []).append(effect.message)
+            elif isinstance(effect, Lend):
+                self.lent.append((effect.connection, effect.peer))
             else:
                 assert isinstance(effect, Close)
                 self.closed.add(effect.connection)
@@ -535,3 +538,44 @@ def test_room_that_is_used_again_does_not_vanish(server):
     server.join(host)
     server.tick(10)
     assert server.rooms.rooms == 1
+
+
+# TURN credentials
+
+
+def test_turn_is_lent_to_approved_members_only(server):
+    host, one, two = identities(3)
+    h = server.join(host)
+    assert server.lent == []  # a founder alone is any stranger
+    a, b = server.join(one), server.join(two)
+    assert server.lent == [(h, host.peer_id)]
+    server.say(h, Publish(roster(host, one)))
+    assert server.lent[1:] == [(a, one.peer_id)]
+    server.tick(LIMITS.turn_seconds / 4)
+    assert b not in [number for number, _ in server.lent]
+    assert len(server.lent) == 2
+
+
+def test_turn_is_lent_again_in_time_and_not_to_those_removed(server):
+    host, one, two = identities(3)
+    h, a, b = (server.join(identity) for identity in (host, one, two))
+    server.say(h, Publish(roster(host, one, two)))
+    server.say(h, Publish(roster(host, one, epoch=2)))
+    server.lent.clear()
+    server.tick(LIMITS.turn_seconds / 2)
+    assert server.lent == [(h, host.peer_id), (a, one.peer_id)]
+    server.lent.clear()
+    server.leave(a)
+    again = server.join(one, blob=roster(host, one, epoch=2))
+    assert server.lent == [(again, one.peer_id)]
+    assert b not in [number for number, _ in server.lent]
+
+
+def test_turn_is_lent_only_by_a_server_that_has_some():
+    server = Server()
+    server.rooms = Rooms(server.now)
+    host, one = identities(2)
+    h, _ = server.join(host), server.join(one)
+    server.say(h, Publish(roster(host, one)))
+    server.tick(LIMITS.turn_seconds)
+    assert server.lent == []

@@ -20,6 +20,7 @@ from signaling.grouping import parse_network
 from signaling.limits import LIMITS
 from signaling.messages import (
     MESSAGE_BYTES,
+    PROTOCOL,
     Challenge,
     Group,
     IceServer,
@@ -530,7 +531,7 @@ async def test_every_answer_carries_the_protective_headers(http, server):
 
 async def test_health(http, server):
     async with http.get(f"{server.url}/healthz") as response:
-        assert await response.json() == {"status": "ok", "protocol": 1}
+        assert await response.json() == {"status": "ok", "protocol": PROTOCOL}
 
 
 @pytest.mark.parametrize(
