@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,15 @@ SECONDS = 100.0
 class Process:
     """A child whose lines on standard output are read all the time."""
 
-    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        """within: a command that runs it elsewhere, as `ip netns exec NAME`."""
         self._arguments = arguments
+        self._within = within
         self._env = env or {}
         self.lines: list[str] = []
         self._news = asyncio.Event()
@@ -31,7 +38,7 @@ class Process:
 
     async def __aenter__(self) -> "Process":
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", *self._arguments),
+            *(*self._within, sys.executable, "-m", *self._arguments),
             cwd=ROOT,
             env=os.environ | self._env,
             stdin=asyncio.subprocess.DEVNULL,
@@ -87,6 +94,7 @@ class Node(Process):
         *more: str,
         env: Mapping[str, str] | None = None,
         approve: str = "all",
+        within: Sequence[str] = (),
     ) -> None:
         """Two nodes of one folder and name are one machine, started twice."""
         self.name = name
@@ -95,6 +103,7 @@ class Node(Process):
             *("--home", str(folder / f"{name}-key"), "--out", str(folder / name)),
             *("--json-events", *more),
             env={"P2PNODE_ROOM": CODE} | dict(env or {}),
+            within=within,
         )
 
     async def __aenter__(self) -> "Node":
