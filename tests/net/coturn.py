@@ -71,6 +71,8 @@ async def coturn(
                 *("-n", "--no-cli", "--no-tls", "--no-dtls", "--fingerprint", "--realm=test"),
                 *(f"--listening-ip={host}", f"--relay-ip={host}", f"--listening-port={port}"),
                 *("--allow-loopback-peers", "--log-file=stdout", "--simple-log", "--verbose"),
+                # As OPERATIONS advises. And without a route there coturn would end the allocation.
+                "--denied-peer-ip=192.168.0.0-192.168.255.255",
                 *("--relay-threads=1", f"--pidfile={folder}/pid", f"--userdb={folder}/users"),
                 *users,
                 cwd=folder,

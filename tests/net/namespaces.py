@@ -122,6 +122,47 @@ async def star(leaves: int) -> AsyncIterator[Star]:
         yield net
 
 
+_ROUTER = """
+table ip home {{
+  chain out {{
+    type nat hook postrouting priority srcnat;
+    oifname "up0" masquerade {kind}
+  }}
+  chain in {{
+    type filter hook input priority filter;
+    iifname "up0" ct state new drop
+  }}
+}}
+"""
+"""A home router. Linux keeps the port of a sender if it can, as most routers do; `fully-random`
+takes another one for each destination (a symmetric NAT), so that no peer can learn it from STUN.
+Strangers are dropped at the door: an answer to them would take the port."""
+
+needs_nat = pytest.mark.skipif(
+    shutil.which("nft") is None, reason="NAT between namespaces needs nftables"
+)
+
+
+@contextlib.asynccontextmanager
+async def home(router: Namespace, *, symmetric: bool) -> AsyncIterator[Namespace]:
+    """A machine at 192.168.1.2 behind a leaf, which becomes its router."""
+    rules = _ROUTER.format(kind="fully-random" if symmetric else "")
+    async with alone() as machine:
+        machine.address = "192.168.1.2"
+        await _run(
+            *("ip", "link", "add", "home0", "netns", router.name, "type", "veth"),
+            *("peer", "name", "eth0", "netns", machine.name),
+        )
+        await router.ip("addr", "add", "192.168.1.1/24", "dev", "home0")
+        await router.ip("link", "set", "home0", "up")
+        await router.set("net.ipv4.ip_forward", "1")
+        await _run(*router.within, "nft", rules)
+        await machine.ip("addr", "add", "192.168.1.2/24", "dev", "eth0")
+        await machine.ip("link", "set", "eth0", "up")
+        await machine.ip("route", "add", "default", "via", "192.168.1.1")
+        yield machine
+
+
 async def _run(*command: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

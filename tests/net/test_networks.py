@@ -14,7 +14,16 @@ import pytest
 
 from tests.net.coturn import coturn, needs_coturn
 from tests.net.fakes import until
-from tests.net.namespaces import HUB, NOWHERE, Namespace, alone, needs_namespaces, star
+from tests.net.namespaces import (
+    HUB,
+    NOWHERE,
+    Namespace,
+    alone,
+    home,
+    needs_namespaces,
+    needs_nat,
+    star,
+)
 
 pytestmark = needs_namespaces
 
@@ -162,3 +171,56 @@ async def test_a_network_with_nothing_but_ipv6():
         async with peers(net.leaves) as (a, b):
             await until(lambda: a.heard("up") and b.heard("up"))
             await exchange(a, b)
+
+
+@contextlib.asynccontextmanager
+async def signaling_in(namespace: Namespace) -> AsyncIterator[str]:
+    """A signaling server process, for its STUN responder; yields that one's address."""
+    process = await asyncio.create_subprocess_exec(
+        *namespace.within,
+        *(sys.executable, "-m", "signaling", "serve", "--host", namespace.address, "--port", "8765"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert b"Listening" in await process.stdout.readline()
+        yield f"stun:{namespace.address}:8765"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@needs_nat
+@needs_coturn
+@pytest.mark.parametrize("symmetric", [False, True], ids=["ordinary", "symmetric"])
+async def test_homes_behind_routers_meet(symmetric: bool):
+    """Ordinary routers let a direct path through, once the machines know their public addresses by
+    the STUN of our signaling server; symmetric ones need TURN. Both homes use the same private
+    addresses."""
+    async with (
+        star(2) as net,
+        home(net.leaves[0], symmetric=symmetric) as one,
+        home(net.leaves[1], symmetric=symmetric) as two,
+        coturn(HUB, 3478, within=net.hub.within) as turn,
+        signaling_in(net.hub) as stun,
+    ):
+        await net.forward(True)
+        servers = [stun, f"turn:user:password@{turn.host}:3478"]
+        async with peers([one, two], servers=servers) as (a, b):
+            await until(lambda: a.heard("up") and b.heard("up"))
+            assert a.heard("up")[0]["turn"] is symmetric
+            assert b.heard("up")[0]["turn"] is symmetric
+            await exchange(a, b)
+
+
+@needs_coturn
+async def test_when_a_turn_server_dies_another_takes_over():
+    async with star(2) as net, contextlib.AsyncExitStack() as first:
+        await first.enter_async_context(coturn(HUB, 3478, within=net.hub.within))
+        servers = [f"turn:user:password@{HUB}:{port}" for port in (3478, 3479)]
+        async with peers(net.leaves, servers=servers) as (a, b):
+            await until(lambda: a.heard("up") and b.heard("up"))
+            async with coturn(HUB, 3479, within=net.hub.within):
+                await first.aclose()
+                await until(lambda: len(a.heard("up")) == 2 and len(b.heard("up")) == 2)
+                await exchange(a, b)
