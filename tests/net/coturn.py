@@ -51,30 +51,38 @@ async def coturn(
     port: int | None = None,
     *,
     secret: bool = False,
+    config: str | None = None,
     within: Sequence[str] = (),
 ) -> AsyncIterator[Coturn]:
-    """A server until the end. secret: take the time-limited credentials made with SECRET instead of
-    the static user. within: a command that starts it elsewhere, as `ip netns exec NAME`."""
+    """A server until the end.
+
+    secret: take the time-limited credentials made with SECRET instead of the static user. config:
+    the text of a configuration file, which then says who may use it. within: a command that starts
+    it elsewhere, as `ip netns exec NAME`.
+    """
     assert PROGRAM is not None
     port = free_port() if port is None else port
-    users = (
-        ("--use-auth-secret", f"--static-auth-secret={SECRET}")
+    settings = (
+        ("-n", "--use-auth-secret", f"--static-auth-secret={SECRET}")
         if secret
-        else ("--lt-cred-mech", "--user=user:password")
+        else ("-n", "--lt-cred-mech", "--user=user:password")
     )
     with tempfile.TemporaryDirectory(prefix="coturn-") as folder:
         log = Path(folder, "log")
+        if config is not None:
+            Path(folder, "config").write_text(config)  # noqa: ASYNC240
+            settings = ("-c", f"{folder}/config")
         with log.open("wb") as out:  # noqa: ASYNC230
             process = await asyncio.create_subprocess_exec(
                 *within,
                 PROGRAM,
-                *("-n", "--no-cli", "--no-tls", "--no-dtls", "--fingerprint", "--realm=test"),
+                *settings,
+                *("--no-cli", "--no-tls", "--no-dtls", "--fingerprint", "--realm=test"),
                 *(f"--listening-ip={host}", f"--relay-ip={host}", f"--listening-port={port}"),
                 *("--allow-loopback-peers", "--log-file=stdout", "--simple-log", "--verbose"),
                 # As OPERATIONS advises. And without a route there coturn would end the allocation.
                 "--denied-peer-ip=192.168.0.0-192.168.255.255",
                 *("--relay-threads=1", f"--pidfile={folder}/pid", f"--userdb={folder}/users"),
-                *users,
                 cwd=folder,
                 stdout=out,
                 stderr=asyncio.subprocess.STDOUT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pnode.errors import UsageError
-from p2pnode.net.ice_servers import SILENT_SECONDS, IceServer, SilentServers, chosen
+from p2pnode.net.ice_servers import MAX_OFFERED, SILENT_SECONDS, IceServer, SilentServers, chosen
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,11 @@ def test_own_servers_stand_in_for_those_of_their_kind():
     assert chosen((TURN,), theirs) == (TURN, THEIR_STUN)
     assert chosen((STUN,), theirs) == (STUN, THEIR_TURN)
     assert chosen((STUN, TURN), theirs) == (STUN, TURN)
+
+
+def test_few_servers_are_taken_from_strangers():
+    many = [IceServer.parse(f"turn:u:p@h{i}") for i in range(100)]
+    assert chosen((STUN,), many) == (STUN, *many[:MAX_OFFERED])
 
 
 def test_a_silent_server_is_remembered_for_a_while_or_until_it_answers():

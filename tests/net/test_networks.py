@@ -178,7 +178,16 @@ async def signaling_in(namespace: Namespace) -> AsyncIterator[str]:
     """A signaling server process, for its STUN responder; yields that one's address."""
     process = await asyncio.create_subprocess_exec(
         *namespace.within,
-        *(sys.executable, "-m", "signaling", "serve", "--host", namespace.address, "--port", "8765"),
+        *(
+            sys.executable,
+            "-m",
+            "signaling",
+            "serve",
+            "--host",
+            namespace.address,
+            "--port",
+            "8765",
+        ),
         stdout=asyncio.subprocess.PIPE,
     )
     try:

@@ -4,7 +4,9 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,19 @@ async def test_a_real_server_takes_them_until_they_expire(monkeypatch, caplog):
         assert await relays_for([server(TurnLender([url], SECRET, -1))]) == 0
         assert await relays_for([server(TurnLender([url], SECRET + "x", 60))]) == 0
         assert caplog.text.count("refuses") == 2
+
+
+@needs_coturn
+async def test_the_configuration_that_operations_gives_works(monkeypatch):
+    monkeypatch.setattr(ice, "local_interfaces", lambda: [Interface("lo", "127.0.0.1")])
+    page = Path(__file__).parents[2].joinpath("docs", "OPERATIONS.md").read_text(encoding="utf-8")
+    found = re.search(r"```\n(use-auth-secret\n.*?)```", page, re.DOTALL)
+    assert found is not None
+    config = found[1].replace("THE-SECRET-IN-FILE", SECRET)
+    async with coturn(config=config) as turn:
+        lender = TurnLender([f"turn:127.0.0.1:{turn.port}"], SECRET)
+        (lent,) = lender.lend(PEER).ice
+        server = IceServer.parse(lent.urls[0], lent.username, lent.credential)
+        assert await relays_for([server]) == 1
+        for complaint in ("Bad configuration", "ERROR", "error resolving"):
+            assert complaint not in turn.log()
