@@ -55,7 +55,7 @@ EXAMPLES: list[tuple[ui.Event, tuple[str, ...] | None]] = [
         ui.Knock(peer="aaaa-bbbb", name="bob", words="one two"),
         ("bob (aaaa-bbbb) asks to join without a code", "only if its terminal shows: one two"),
     ),
-    (ui.Compare(host="aaaa-bbbb", words="one two"), ("one two", "(aaaa-bbbb)", "type quit")),
+    (ui.Compare(host="aaaa-bbbb", words="one two"), ("one two", "(aaaa-bbbb)", "say no")),
     (ui.Joined(peer="aaaa-bbbb", name="bob", connected=2), ("bob (aaaa-bbbb)", "2 with you")),
     (
         ui.Left(peer="aaaa-bbbb", name="bob", reason="silent", connected=1),
