@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from p2pnode.config import RunConfig
 from p2pnode.errors import CheckpointError, NonFiniteError
 from p2pnode.protocol import effects, events, fetch
 from p2pnode.protocol.messages import Buffer, Shard, SlotEvidence
@@ -56,7 +57,6 @@ class Jobs:
         self._trainer = trainer
         self._folder = folder
         self._every = checkpoint_every
-        self._run = trainer.config.run_id()
         self._grid_limit = kernels.grid_limit(trainer.config.slots)
         self._infos: dict[int, AppliedInfo] = {}
 
@@ -161,8 +161,12 @@ class Jobs:
         """Write the committed state. Raises CheckpointError; what was there stays.
 
         `spare`: only if the disk has room for more than that."""
-        step, data = self._trainer.committed_step, self._trainer.snapshot()
-        return self._folder.save(self._run, step, data, spare=spare)
+        state, data = self._trainer.committed, self._trainer.snapshot()
+        return self._folder.save(state.config.run_id(), state.step, data, spare=spare)
+
+    def turn(self, config: RunConfig) -> None:
+        """Later steps are made with these settings."""
+        self._trainer.turn(config)
 
     def freeze(self, effect: effects.Freeze) -> events.Frozen:
         """Serialise the committed state for joiners."""

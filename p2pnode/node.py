@@ -9,29 +9,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import psutil
 
-from p2pnode.config import RunConfig, RunOptions
+from p2pnode.chain_file import ChainFile
+from p2pnode.config import RunOptions
 from p2pnode.errors import (
-    CheckpointError,
     ConfigError,
     DataError,
-    MemoryNeedError,
     NonFiniteError,
     P2PNodeError,
     PeerError,
     RefusedError,
     RunMismatchError,
+    UsageError,
 )
 from p2pnode.jobs import Jobs
-from p2pnode.limits import LIMITS
 from p2pnode.net import events as wire
 from p2pnode.net.watchdog import Watchdog
+from p2pnode.orders import Orders, told
+from p2pnode.prepare import Preparation, Workshop, make_run_config, max_message, text_blob
 from p2pnode.protocol import effects, events
-from p2pnode.protocol.fetch import Blob
+from p2pnode.protocol.chain import Chain, Records
 from p2pnode.protocol.identity import PeerId
 from p2pnode.protocol.lobby import (
     Announce,
@@ -39,39 +40,25 @@ from p2pnode.protocol.lobby import (
     Idle,
     LobbyMessage,
     Ready,
-    announce,
-    check_announce,
+    RecordNews,
+    check_manifest,
     pledge_is_signed,
     sign_pledge,
-    sign_stop,
-    stop_is_signed,
 )
-from p2pnode.protocol.messages import HEADER_BYTES, PART_BYTES, StopOrder, decode
+from p2pnode.protocol.messages import decode
 from p2pnode.protocol.roster import Roster
 from p2pnode.protocol.setup import Setup
 from p2pnode.room import Room, Ticket
 from p2pnode.session import Outcome, Session
-from p2pnode.share import DataShare, share
-from p2pnode.train import codec
-from p2pnode.train.arithmetic import kernels
-from p2pnode.train.checkpoint import CheckpointFolder, load
-from p2pnode.train.data import Dataset, open_dataset
-from p2pnode.train.footprint import footprint, megabytes
-from p2pnode.train.layout import layout_of
-from p2pnode.train.manifest import Manifest, parse_manifest
-from p2pnode.train.state import State
-from p2pnode.train.trainer import Trainer
+from p2pnode.share import DataShare
+from p2pnode.train.manifest import parse_manifest
 from p2pnode.ui.commands import Commands
 from p2pnode.ui.console import Console
 from p2pnode.ui.events import Finished, Info, RunStarted, Warn
-from p2pnode.worker import Urgency, Worker
-
-T = TypeVar("T")
+from p2pnode.worker import Worker
 
 READY_SECONDS = 60.0
 """How long a starting host waits for connected nodes to prepare; later ones join while it runs."""
-PATIENCE_SECONDS = 5.0
-"""How often something that takes long says so."""
 DRAIN_SECONDS = 2.0
 """How long goodbyes and last shards may take to leave this machine."""
 
@@ -93,15 +80,22 @@ class Node:
         the host; `data` is also where a member has the run's text. On the event loop."""
         self._config = ticket.config
         self._options = options
-        self._data = data
         self._resume = resume
         self._worker = worker
         self._console = console
         self._room = Room(ticket, console, self)
         self._commands = Commands(self, console.show)
         self._session: Session | None = None
-        self._announce: Announce | None = None
-        self._run: RunConfig | None = None
+        self._orders = Orders(
+            ticket.identity,
+            ticket.keys.room,
+            ChainFile(ticket.config.out),
+            self._signers,
+            console.show,
+        )
+        self._preparation = Preparation(ticket.config, data, worker, console.show)
+        self._workshop: Workshop | None = None
+        self._manifest: bytes | None = None
         self._share: DataShare | None = None
         self._starting = False
         self._leaving = False
@@ -159,21 +153,9 @@ class Node:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    async def _compute(self, job: Callable[..., T], *args: object, **kwargs: object) -> T:
-        """Anything that takes long, in the computing thread."""
-        return await self._worker.submit(Urgency.BACKGROUND, job, *args, **kwargs)
-
-    async def _patiently(self, work: Coroutine[Any, Any, T], text: str) -> T:
-        """Await `work` and say every few seconds that it goes on."""
-        task = asyncio.ensure_future(work)
-        try:
-            seconds = 0.0
-            while not (await asyncio.wait({task}, timeout=PATIENCE_SECONDS))[0]:
-                seconds += PATIENCE_SECONDS
-                self._console.show(Info(text=f"{text}: {seconds:.0f} s …"))
-            return task.result()
-        finally:
-            task.cancel()
+    def _signers(self) -> tuple[Sequence[PeerId], Sequence[PeerId]]:
+        roster = self._room.roster
+        return (roster.ids, ()) if roster is not None else ((), ())
 
     # What happens in the room
 
@@ -192,10 +174,10 @@ class Node:
             self._session.handle(events.RosterChanged(roster.ids, removed))
 
     def on_link_up(self, peer: PeerId) -> None:
-        self._room.tell(peer, self._announce or Idle())
-        if self._session is not None:
+        self._room.tell(peer, self._greeting())
+        if self._session is not None and self._orders.chain is not None:
             self._session.handle(events.LinkUp(peer))
-            self._room.tell(peer, Ready(self._session.run_id))
+            self._room.tell(peer, Ready(self._orders.chain.ids[0]))
 
     def on_link_down(self, peer: PeerId) -> None:
         self._idle.discard(peer)
@@ -230,8 +212,10 @@ class Node:
             case Idle():
                 self._idle.add(peer)
                 self._maybe_start()
-            case Ready() | Declined() if self._run is not None:
-                if message.run != self._run.run_id():
+            case RecordNews():
+                self._on_records(peer, message.records)
+            case Ready() | Declined() if self._orders.chain is not None:
+                if message.run != self._orders.chain.ids[0]:
                     return
                 self._answered.add(peer)
                 self._sources.add(peer)
@@ -250,44 +234,36 @@ class Node:
         if wanted is not None and self._room.is_host and present >= wanted and not self._starting:
             self.start()
 
-    async def _start_as_host(self, roster: Roster) -> None:
-        state = await self._compute(self._find_resume)
-        dataset = await self._compute(open_dataset, self._data)
+    async def _start_as_host(self) -> None:
+        prepare = self._preparation
+        state = await prepare.found_state(self._resume)
+        dataset = await prepare.own_text()
         self._console.show(Info(text=f"Training on {dataset.description}."))
         if state is None:
-            config = await self._compute(make_run_config, self._options, dataset)
+            config = await prepare.compute(make_run_config, self._options, dataset)
         else:
             config = state.config
         if config.data != dataset.manifest.hash():
             raise DataError(
                 "The checkpoint was trained on other text; give the same --data as then."
             )
-        self._run = config
-        self._check_memory(config, dataset.manifest)
-        session = await self._prepare(config, dataset, state, roster)
-        blob = await self._compute(text_blob, dataset)
+        prepare.check_memory(config, dataset.manifest)
+        workshop = await prepare.workshop(config, dataset)
+        blob = await prepare.compute(text_blob, dataset)
         text = blob.root if blob is not None else b""
-        self._open_run(config, dataset.manifest, text)
+        chain = self._orders.begin(config, text, state.step if state is not None else None)
+        self._open_run(chain, dataset.manifest.canonical())
         if blob is not None and self._share is not None:
             self._share.serve(blob)
-        self._announce = announce(
-            self._room.identity, self._room.id, config, dataset.manifest.canonical(), text
-        )
+        self._room.tell_all(self._greeting())
+        await prepare.compute(workshop.trainer.restart, chain.config, state)
+        self._workshop = workshop
+        if self._orders.chain is not chain:  # others knew of a later one
+            await self._take_up(workshop, chain)
+        session = self._open_session(workshop)
         self._meet(session)
-        self._room.tell_all(self._announce)
         await self._wait_until_ready()
         self._begin(session, lead=True)
-
-    def _find_resume(self) -> State | None:
-        """In the computing thread: the checkpoint the owner wants to go on from."""
-        if self._resume is None:
-            return None
-        if self._resume != "auto":
-            return load(self._resume)
-        found = CheckpointFolder(self._config.out, self._config.keep).newest()
-        if found is None:
-            raise CheckpointError(f"--resume auto: {self._config.out} holds no checkpoint.")
-        return found[1]
 
     async def _wait_until_ready(self) -> None:
         """Until every connected node is ready or has declined, at most READY_SECONDS."""
@@ -302,143 +278,102 @@ class Node:
                 return
 
     def _on_announce(self, peer: PeerId, message: Announce) -> None:
-        roster = self._room.roster
-        if roster is None or self._starting:
+        if self._starting:
+            self._on_records(peer, message.records)
+            own = self._orders.chain
+            if own is not None and own.signed != message.records:
+                self._room.tell(peer, RecordNews(own.signed))  # it may have begun without us
             return
-        host = roster.member(roster.host)
-        assert host is not None  # a verified roster holds its host
+        older = self._orders.saved()
         try:
-            self._run = check_announce(message, host.key, self._room.id)
+            chain = self._orders.hear(message.records)
+            assert chain is not None  # there was none to compare it with
+            check_manifest(chain, message.manifest)
         except PeerError as error:
+            self._orders.chain = None
             self._room.mesh.drop(peer, str(error))
             return
         except ConfigError as error:
             self._fail(RunMismatchError(f"The host's run cannot be computed here: {error}"))
             return
-        self._announce = message
         self._starting = True
-        self._spawn(self._start_as_member(message, self._run, roster))
+        self._spawn(self._start_as_member(chain, message.manifest, older))
 
-    async def _start_as_member(self, message: Announce, config: RunConfig, roster: Roster) -> None:
-        run = config.run_id()
+    async def _start_as_member(self, chain: Chain, raw: bytes, older: Chain | None) -> None:
+        prepare = self._preparation
         try:
-            manifest = await self._compute(parse_manifest, message.manifest)
-            self._check_memory(config, manifest)
-            self._open_run(config, manifest, message.text)
-            dataset = await self._find_text(manifest)
-            folder = await self._compute(CheckpointFolder, self._config.out, self._config.keep)
-            found = await self._compute(folder.newest, run)
-            state = found[1] if found is not None else None
-            session = await self._prepare(config, dataset, state, roster)
+            manifest = await prepare.compute(parse_manifest, raw)
+            prepare.check_memory(chain.config, manifest)
+            self._open_run(chain, raw)
+            dataset = await prepare.find_text(manifest, self._share, self._donors)
+            self._workshop = workshop = await prepare.workshop(chain.config, dataset)
+            await self._take_up(workshop, older)
+            session = self._open_session(workshop)
         except P2PNodeError as error:
-            self._room.tell_all(Declined(run, str(error)[:512]))
+            self._room.tell_all(Declined(chain.ids[0], str(error)[:512]))
             await self._room.mesh.drain(DRAIN_SECONDS)
             raise
         self._meet(session)
         self._begin(session, lead=False)
 
-    def _check_memory(self, config: RunConfig, manifest: Manifest) -> None:
-        """Say what the run takes here. Raises MemoryNeedError if there is not as much."""
-        need = footprint(config, manifest.size)
-        here = psutil.Process().memory_info().rss
-        free = int(psutil.virtual_memory().available)
-        if need.total - here > free:
-            raise MemoryNeedError(
-                f"This run takes up to {megabytes(need.total)} of memory ({need}), and only "
-                f"{megabytes(free + here)} can be had here. Close other programs, or take a "
-                "smaller model or shorter sequences."
-            )
-        self._console.show(
-            Info(
-                text=f"Takes up to {megabytes(need.total)} of memory here ({need}); "
-                f"{megabytes(free + here)} can be had."
-            )
-        )
-
-    def _open_run(self, config: RunConfig, manifest: Manifest, text: bytes) -> None:
+    def _open_run(self, chain: Chain, manifest: bytes) -> None:
         """Take messages of this run from now on."""
-        run = config.run_id()
-        self._room.mesh.set_run(run[:8], max_message(config))
-        if text:
-            self._share = DataShare(self._room.mesh, run[:16], text)
+        self._manifest = manifest
+        self._room.mesh.set_run(chain.ids[0][:8], max_message(chain.config))
+        if chain.text:
+            self._share = DataShare(self._room.mesh, chain.ids[0][:16], chain.text)
 
-    async def _find_text(self, manifest: Manifest) -> Dataset:
-        """The run's text: from --data, built in, or from the other members. Then serve it too."""
-        share = self._share
-        if self._data is not None or manifest.kind == "builtin" or share is None:
-            dataset = await self._compute(open_dataset, self._data, manifest)
-        else:
-            size = min(manifest.size, LIMITS.shared_data_bytes)
-            text = f"Fetching the run's text ({size / 2**20:.1f} MiB) from the other machines …"
-            self._console.show(Info(text=text))
-            raw = await share.fetch(size, self._donors, self._show_progress)
-            dataset = await self._compute(Dataset.from_blob, manifest, raw)
-        blob = await self._compute(text_blob, dataset)
-        if share is not None and blob is not None:
-            share.serve(blob)
-        return dataset
+    def _greeting(self) -> LobbyMessage:
+        """First word on a new link."""
+        if self._orders.chain is None or self._manifest is None:
+            return Idle()
+        return Announce(self._orders.chain.signed, self._manifest)
 
     def _donors(self) -> set[PeerId]:
         """Linked peers that announced the run or are ready for it: they may have its text."""
         return self._sources & self._room.mesh.links()
 
-    def _show_progress(self, here: int, total: int) -> None:
-        if total:
-            self._console.show(Info(text=f"  {here * 100 // total} % of the text is here"))
+    async def _take_up(self, workshop: Workshop, older: Chain | None) -> None:
+        """Go to the newest state that is here and counts under the chain, which may change
+        meanwhile. `older`: the chain that the states here were made under."""
+        while (chain := self._orders.chain) is not None and chain is not older:
+            await self._preparation.compute(workshop.take_up, chain, older)
+            older = chain
 
-    async def _prepare(
-        self, config: RunConfig, dataset: Dataset, state: State | None, roster: Roster
-    ) -> Session:
-        """Compile, make the first state, open the checkpoint folder."""
-        if max_message(config) > LIMITS.bulk_bytes:
-            raise ConfigError(
-                f"The model has {layout_of(config.model).size:,} parameters; their sums do not fit "
-                f"a message of {LIMITS.bulk_bytes // 2**20} MiB. Make it smaller."
-            )
-        self._console.show(Info(text="Preparing the kernels …"))
-        trainer = await self._patiently(
-            self._compute(Trainer, config, dataset, reference=self._config.reference),
-            "Still compiling the kernels (once per machine and version)",
-        )
-        if state is not None:
-            await self._compute(lambda: trainer.restore(codec.encode(state)))
-        for kernel, reason in trainer.kernels.demoted.items():
-            self._console.show(Warn(text=f"Kernel {kernel} runs in its slow form: {reason}"))
-        folder = await self._compute(CheckpointFolder, self._config.out, self._config.keep)
-        run = config.run_id()
-        host = roster.member(roster.host)
-        assert host is not None  # a verified roster holds its host
-        host_key = host.key
+    def _open_session(self, workshop: Workshop) -> Session:
+        """A step core that goes on from the trainer's state."""
+        chain = self._orders.chain
+        assert chain is not None  # there is a run
+        trainer, config = workshop.trainer, chain.config
         setup = Setup(
             me=self._room.identity.peer_id,
-            run=run[:16],
+            run=chain.tag,
             parameters=trainer.parameters,
             tensors=len(trainer.tensors),
             slots=config.slots,
-            steps=config.steps,
+            steps=chain.last_step,
             state_hash=trainer.state_hash,
             boot=secrets.randbits(63),
             probe=trainer.expected_probe,
-            members=roster.ids,
+            members=self._room.roster.ids if self._room.roster is not None else (),
             sign=lambda digest: sign_pledge(self._room.identity, digest),
             signed=self._signed,
             applied=trainer.step,
-            stop_valid=lambda order: stop_is_signed(
-                host_key, run, order.last_step, order.signature
-            ),
+            stopped=chain.stopped,
+            excluded=chain.excluded,
         )
         self._console.show(
             RunStarted(
-                run=run.hex()[:8],
+                run=config.run_id().hex()[:8],
                 parameters=trainer.parameters,
-                steps=config.steps,
+                steps=chain.last_step,
                 slots=config.slots,
                 tokens_per_step=config.slots * config.tokens_per_slot,
                 first_step=trainer.step,
                 backend=trainer.kernels.backend,
             )
         )
-        jobs = Jobs(trainer, folder, self._config.checkpoint_every)
+        jobs = Jobs(trainer, workshop.folder, self._config.checkpoint_every)
         return Session(
             setup, config, jobs, worker=self._worker, mesh=self._room.mesh, show=self._console.show
         )
@@ -446,6 +381,50 @@ class Node:
     def _signed(self, peer: PeerId, digest: bytes, signature: bytes) -> bool:
         member = self._room.roster.member(peer) if self._room.roster is not None else None
         return member is not None and pledge_is_signed(member.key, digest, signature)
+
+    # Records
+
+    def _on_records(self, peer: PeerId, records: Records) -> None:
+        """A member tells the chain that it goes by."""
+        older = self._orders.chain
+        if older is None:
+            return  # whoever knows of the run announces it first
+        try:
+            chain = self._orders.hear(records)
+        except PeerError as error:
+            self._room.mesh.drop(peer, str(error))
+        except ConfigError as error:
+            self._console.show(Warn(text=str(error)))
+        else:
+            if chain is not None:
+                self._follow(chain, older, here=False)
+
+    def _follow(self, chain: Chain, older: Chain, *, here: bool) -> None:
+        """Another chain holds: tell the others, and go on or begin again."""
+        for record in chain.records[chain.shared(older) :]:
+            self._console.show(told(record, chain, self._room.name(record.signer)))
+        self._room.tell_all(RecordNews(chain.signed))
+        session = self._session
+        if session is None or self._leaving:
+            return  # `_open_session` goes by the newest chain
+        if not session.over and chain.goes_on(older, session.core.reached):
+            event = events.Redirected(
+                chain.tag, chain.last_step, chain.stopped, chain.branch(older), here
+            )
+            session.redirect(chain.config, event)
+            return
+        self._session = None
+        session.close()
+        self._spawn(self._begin_again(older, lead=here))
+
+    async def _begin_again(self, older: Chain, *, lead: bool) -> None:
+        assert self._workshop is not None  # there was a session
+        await self._take_up(self._workshop, older)
+        if self._leaving:
+            return
+        session = self._open_session(self._workshop)
+        self._meet(session)
+        self._begin(session, lead=lead)
 
     def _meet(self, session: Session) -> None:
         """Let the core hear of the others; a host's first plan then knows who is there."""
@@ -457,7 +436,8 @@ class Node:
 
     def _begin(self, session: Session, *, lead: bool) -> None:
         session.handle(events.Start(lead=lead))
-        self._room.tell_all(Ready(session.run_id))
+        if self._orders.chain is not None:
+            self._room.tell_all(Ready(self._orders.chain.ids[0]))
         self._spawn(self._see_it_through(session))
 
     # Ending
@@ -521,25 +501,25 @@ class Node:
             self._console.show(Info(text="The run has been started."))
         else:
             self._starting = True
-            self._spawn(self._start_as_host(roster))
+            self._spawn(self._start_as_host())
 
     def stop(self) -> None:
         """Host: end the run after the step that is being computed; everybody saves it."""
-        session = self._session
-        if not self._room.is_host or session is None:
-            self._console.show(
-                Warn(text="Only the host can stop a run, and only while one goes on.")
-            )
-            return
-        last = session.core.stop_step()
-        if last is None:
-            self._console.show(
-                Warn(text="This machine does not know yet how far the run is; try again soon.")
-            )
-            return
-        signature = sign_stop(self._room.identity, session.run_id, last)
-        self._console.show(Info(text=f"The run ends after step {last}."))
-        session.handle(events.StopRequested(StopOrder(last, signature)))
+        self._order("stop", self._orders.stop)
+
+    def change(self, steps: int | None, lr: float | None, warmup: int | None) -> None:
+        """Host: go on with other settings after the step that is being computed."""
+        self._order("change", lambda after: self._orders.change(after, steps, lr, warmup))
+
+    def _order(self, what: str, make: Callable[[int], Chain]) -> None:
+        """Sign a record that begins after the step under way, and follow it. Raises UsageError."""
+        session, older = self._session, self._orders.chain
+        if not self._room.is_host or session is None or older is None:
+            raise UsageError(f"Only the host can {what} a run, and only while one goes on.")
+        after = session.core.horizon()
+        if after is None:
+            raise UsageError("This machine does not know yet how far the run is; try again soon.")
+        self._follow(make(after), older, here=True)
 
     def leave(self) -> None:
         """Say goodbye, save, end. A second time: end at once."""
@@ -548,28 +528,6 @@ class Node:
             return
         self._leaving = True
         self._spawn(self._leave(self._session))
-
-
-def make_run_config(options: RunOptions, dataset: Dataset) -> RunConfig:
-    """In the computing thread: the configuration of a new run on this text."""
-    return options.config(
-        arithmetic_version=kernels.ARITHMETIC_VERSION,
-        gates_digest=kernels.gates_digest(),
-        data=dataset.manifest.hash(),
-    )
-
-
-def text_blob(dataset: Dataset) -> Blob | None:
-    """In the computing thread: the text to hand to members, None if there is none or too much."""
-    manifest = dataset.manifest
-    if manifest.kind == "builtin" or manifest.size > LIMITS.shared_data_bytes:
-        return None
-    return share(dataset.blob())
-
-
-def max_message(config: RunConfig) -> int:
-    """Largest message of a run in bytes: all parameters in one shard, and evidence beside them."""
-    return 4 * layout_of(config.model).size + HEADER_BYTES + PART_BYTES
 
 
 def peak_rss() -> int:

@@ -79,7 +79,6 @@ class Session:
         show: Callable[[Event], None],
     ) -> None:
         self._me = setup.me
-        self.run_id = config.run_id()
         self._config = config
         self._jobs = jobs
         self._worker = worker
@@ -88,6 +87,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._process = psutil.Process()
         self._begun = False
+        self._final = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sets: deque[PartialSet] = deque()
@@ -112,6 +112,23 @@ class Session:
             self._timer.cancel()
         if self._begun:
             self._timer = self._loop.call_at(self.core.next_deadline(), self.handle, events.Tick())
+
+    @property
+    def over(self) -> bool:
+        """The final state is committed here, or the run has failed."""
+        return self._final
+
+    def redirect(self, config: RunConfig, event: events.Redirected) -> None:
+        """Go on under a new record, which has all states that are here (`Chain.goes_on`)."""
+        self._config = config
+        # Queued before any apply that the core asks for from now on.
+        turning = self._worker.submit(Urgency.EXCHANGE, self._jobs.turn, config)
+
+        async def wait() -> None:
+            await turning
+
+        self._spawn(wait())
+        self.handle(event)
 
     async def finished(self) -> Outcome:
         """Wait for the final state to be committed and saved here (others may still need us)."""
@@ -180,6 +197,7 @@ class Session:
             case effects.DropPeer():
                 self._mesh.drop(effect.peer, effect.reason)
             case effects.Finished():
+                self._final = True
                 saved = self._worker.submit(Urgency.EXCHANGE, self._jobs.save)
                 self._spawn(self._finish(effect, saved))
             case effects.Released():
@@ -284,6 +302,7 @@ class Session:
             self._released.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
+        self._final = True
         for future in (self._finishing, self._released):
             if not future.done():
                 future.set_exception(error)

@@ -16,13 +16,14 @@ LAYERS = (
         "p2pnode.reproduce_command",
     ),
     ("p2pnode.node",),
-    ("p2pnode.room", "p2pnode.session", "p2pnode.share"),
+    ("p2pnode.prepare",),
+    ("p2pnode.room", "p2pnode.session", "p2pnode.share", "p2pnode.orders"),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices"),
     ("p2pnode.bundle",),
     ("p2pnode.ui", "p2pnode.net"),
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
     ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
-    ("p2pnode.memberships", "p2pnode.private_file"),
+    ("p2pnode.memberships", "p2pnode.chain_file", "p2pnode.private_file"),
     ("p2pnode.errors",),
 )
 SOLE_IMPORTERS = {
@@ -34,7 +35,14 @@ SOLE_IMPORTERS = {
     "p2pnode.rehearse": ("p2pnode.cli", "p2pnode.rehearse_command"),
     "asyncio": (
         *("p2pnode.cli", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
-        *("p2pnode.session", "p2pnode.share", "p2pnode.worker", "p2pnode.net", "p2pnode.ui"),
+        *(
+            "p2pnode.session",
+            "p2pnode.share",
+            "p2pnode.worker",
+            "p2pnode.net",
+            "p2pnode.ui",
+            "p2pnode.prepare",
+        ),
         "signaling",
     ),
     "time": (
@@ -98,6 +106,7 @@ def breaches(module: str, imported: set[str]) -> list[str]:
             within(module, "p2pnode.rehearse")
             and within(name, PACKAGES)
             and not within(name, ("p2pnode.rehearse", "p2pnode.protocol", "p2pnode.limits"))
+            and not within(name, ("p2pnode.config", "p2pnode.errors"))
             and name != "p2pnode"
         ):
             out.append(f"{module} imports {name}; a rehearsal needs the protocol alone")

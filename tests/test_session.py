@@ -24,7 +24,7 @@ from p2pnode.errors import (
 from p2pnode.jobs import CommitResult, Jobs
 from p2pnode.net.events import Priority
 from p2pnode.protocol import effects, events
-from p2pnode.protocol.messages import Shard, StopOrder, Summary, Want
+from p2pnode.protocol.messages import Shard, Summary, Want
 from p2pnode.protocol.setup import Setup
 from p2pnode.session import Session
 from p2pnode.train.checkpoint import CheckpointFolder, load
@@ -257,16 +257,35 @@ async def test_one_node_trains_to_the_end(worker: Worker, tmp_path: Path) -> Non
 
 
 async def test_a_stop_order_ends_the_run_after_its_step(worker: Worker, tmp_path: Path) -> None:
-    run = Run(worker, tmp_path, stop_valid=lambda order: order.signature == b"host")
+    run = Run(worker, tmp_path)
     run.session.handle(events.Start(lead=True))
     await until(lambda: run.session.core.committed >= 1)
-    last = run.session.core.stop_step()
-    run.session.handle(events.StopRequested(StopOrder(last, b"host")))
+    last = run.session.core.horizon()
+    assert last is not None
+    event = events.Redirected(b"n" * 16, last, True, last, here=True)
+    run.session.redirect(run.config, event)
     outcome = await asyncio.wait_for(run.session.finished(), SECONDS)
     run.session.close()
     assert 1 <= outcome.step == last < STEPS
     assert outcome.ending is effects.Ending.STOPPED
     assert load(outcome.checkpoint).step == last
+
+
+async def test_changed_settings_hold_after_their_step(worker: Worker, tmp_path: Path) -> None:
+    run = Run(worker, tmp_path)
+    run.session.handle(events.Start(lead=True))
+    await until(lambda: run.session.core.committed >= 1)
+    after = run.session.core.horizon()
+    assert after is not None
+    config = run.config.changed(after, steps=STEPS + 2, lr=run.config.lr / 2, warmup=None)
+    event = events.Redirected(b"n" * 16, config.steps, False, after, here=True)
+    run.session.redirect(config, event)
+    outcome = await asyncio.wait_for(run.session.finished(), SECONDS)
+    run.session.close()
+    alone = new_trainer(config)
+    train(alone, config.steps)
+    assert (outcome.step, outcome.state_hash) == (STEPS + 2, alone.committed_hash)
+    assert load(outcome.checkpoint).config == config
 
 
 async def test_close_in_the_middle_leaves_no_tasks(worker: Worker, tmp_path: Path) -> None:

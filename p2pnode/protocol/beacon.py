@@ -65,7 +65,6 @@ class Beacon:
             frozen=self._catch_up.frozen,
             verified=self._verdict.verified,
             claim=self._guard.claim,
-            stop=board.stop,
             leaving=board.leaving,
         )
 
@@ -85,7 +84,7 @@ class Beacon:
             self._catch_up.frozen,
             self._verdict.verified,
             self._guard.claim,
-            board.stop,
+            board.setup.run,
             board.leaving,
         )
         if told == self._told and board.now < self.next_at:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from msgspec import structs
+
 from p2pnode.protocol.effects import Effect, Ending, Failed, Fault, Kind, Report, Send
 from p2pnode.protocol.messages import (
     Buffer,
@@ -16,7 +18,6 @@ from p2pnode.protocol.messages import (
     PlanKey,
     Priority,
     Status,
-    StopOrder,
 )
 from p2pnode.protocol.peers import Peers
 from p2pnode.protocol.plan import NO_PLAN
@@ -50,11 +51,10 @@ class Board:
         self.leading = False
         self.plans: dict[int, Plan] = {}
         self.newest: Plan | None = None
-        self.excluded: set[PeerId] = set()
+        self.excluded: set[PeerId] = set(setup.excluded)
         """Peers whose work is not taken any more."""
 
-        self.stop: StopOrder | None = None
-        self.ending = Ending.COMPLETE
+        self.ending = Ending.STOPPED if setup.stopped else Ending.COMPLETE
         self.detail = ""
         self.last_step = setup.steps
         self.leaving = False
@@ -112,6 +112,8 @@ class Board:
         """Send if there is a way to the peer; says whether there was."""
         if peer not in self.peers:
             return False
+        if message.run != self.setup.run:  # made, or first sent, under an earlier record
+            message = structs.replace(message, run=self.setup.run)
         reachable, via = self.peers.route(peer, self.now)
         if reachable:
             self.out.append(Send(peer, message, payload, priority, key, via))

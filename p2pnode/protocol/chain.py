@@ -14,6 +14,7 @@ newest record's tag, so that what belongs to an abandoned record is not mixed in
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -26,9 +27,9 @@ from p2pnode.errors import ConfigError, PeerError, told
 from p2pnode.protocol.identity import Identity, PeerId, short_id, verify
 from signaling.messages import MAX_MEMBERS, Bytes32, Signature, peer_id
 
-RECORDS = 128
-"""Records of one chain at most; the full encoded chain stays within a few MiB."""
-RECORD_BYTES = 20 * 1024
+RECORDS = 120
+"""Records of one chain at most: encoded it fits a control message."""
+RECORD_BYTES = 8 * 1024
 """One encoded record: a configuration with all its past, and a roster's worth of excluded ids."""
 END = 2**53
 """A step no run reaches."""
@@ -58,7 +59,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     before: Bytes32
     """SHA-256 of the record before; zeros in the first."""
     kind: Kind
-    config: Annotated[bytes, Meta(max_length=16 * 1024)]
+    config: Annotated[bytes, Meta(max_length=5 * 1024)]
     """start, change: canonical RunConfig that holds from now on; else empty: as before."""
     text: Annotated[bytes, Meta(max_length=32)]
     """start: name of the blob with the run's text (see fetch); empty: it is not handed out."""
@@ -226,9 +227,20 @@ class Chain:
         own = (*self.records[shared:], *older.records[shared:])
         return min((record.step for record in own), default=END)
 
-    def discarded_after(self, older: Chain) -> int:
+    def goes_on(self, older: Chain, applied: int) -> bool:
+        """Whether a step core that has applied so many steps under the older chain goes on as it
+        is; else it has to start again, from an older state (see `limit`)."""
+        whole = self.discarded_after(older) == END
+        return whole and applied <= min(self.branch(older), self.last_step)
+
+    def limit(self, older: Chain | None) -> int:
+        """The last step whose state, kept under the older chain (None: nobody knows which), is
+        one of this run, if the settings that made it are those of `config.at(step)`."""
+        return min(self.last_step, self.discarded_after(older))
+
+    def discarded_after(self, older: Chain | None) -> int:
         """States of later steps made under the older chain hold wrong work (see rewind)."""
-        new = self.records[self.shared(older) :]
+        new = self.records[self.shared(older) if older is not None else 0 :]
         return min((record.step for record in new if record.kind == "rewind"), default=END)
 
 
@@ -310,8 +322,10 @@ def _config(record: Record) -> RunConfig:
     return config
 
 
+@functools.lru_cache(maxsize=2 * RECORDS)
 def _decode(signed: SignedRecord) -> Record:
-    """Raises PeerError for one that is malformed or not signed by its key."""
+    """Raises PeerError for one that is malformed or not signed by its key. What it has checked it
+    remembers: members repeat their chains."""
     try:
         record = _decoder.decode(signed.record)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -70,12 +70,20 @@ class StepCore:
         self._applier = Applier(board, self._shelf, self._guard, self._verdict, self._recount)
         self._finish = Finish(board, self._beacon)
         self._started = False
+        self._furthest = 0
+        """Newest state that anything held here was computed from."""
 
     # For the node and its user interface
 
     @property
     def applied(self) -> int:
         return self._board.applied
+
+    @property
+    def reached(self) -> int:
+        """Newest state that this core has, is about to have, or holds something of."""
+        coming = self._board.applied + self._applier.running
+        return max(coming, self._catch_up.coming, self._furthest)
 
     @property
     def committed(self) -> int:
@@ -102,9 +110,10 @@ class StepCore:
         """Newest plan known."""
         return self._board.newest
 
-    def stop_step(self) -> int | None:
-        """The last step that a host should order in order to stop now: nobody it can reach has
-        gone beyond. None while it knows no plan: it has just started, and cannot tell yet."""
+    def horizon(self) -> int | None:
+        """The last step under way: nobody within reach has gone beyond, so an order that begins
+        after it costs nobody work. None while no plan is known: this node has just started, and
+        cannot tell yet."""
         board = self._board
         if board.newest is None:
             return None
@@ -189,8 +198,8 @@ class StepCore:
                 self._catch_up.refused(event)
             case ev.RosterChanged(members, kicked):
                 self._roster_changed(members, kicked)
-            case ev.StopRequested(order):
-                self._finish.order(order)
+            case ev.Redirected():
+                self._finish.redirect(event)
             case ev.LeaveRequested():
                 self._finish.leave()
             case ev.Start(lead):
@@ -201,6 +210,8 @@ class StepCore:
         return False
 
     def _message(self, peer: PeerId, event: ev.MessageReceived) -> None:
+        if isinstance(event.message, Pledge | Contribution | ShardSum):
+            self._furthest = max(self._furthest, event.message.step - 1)
         match event.message:
             case Status() as status:
                 if self._beacon.take(peer, status):
@@ -229,8 +240,6 @@ class StepCore:
 
     def _status(self, peer: PeerId, status: Status) -> None:
         self._election.heard_of(status.term, status.leader)
-        if status.stop is not None:
-            self._finish.stop(status.stop)
         if status.claim is not None:
             self._guard.claimed(peer, status.claim)
         self._plans.repair(peer, status)

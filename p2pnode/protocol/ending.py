@@ -1,19 +1,18 @@
-"""The end of a run: stop orders, the final state, and how long others still need this node.
+"""The end of a run: where it is, the final state, and how long others still need this node.
 
-May import: beacon, board, effects, messages, peers.
+May import: beacon, board, effects, events, messages, peers.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 from p2pnode.protocol.beacon import Beacon
 from p2pnode.protocol.board import Board
 from p2pnode.protocol.effects import Ending, Finished, Kind, Released
-from p2pnode.protocol.messages import PeerId, StopOrder
+from p2pnode.protocol.events import Redirected
+from p2pnode.protocol.messages import PeerId
 from p2pnode.protocol.peers import Peer
-
-AHEAD = 2
-"""A host that orders to stop names at most this many steps more than it has applied: those whose
-plans it has."""
 
 
 class Finish:
@@ -28,44 +27,20 @@ class Finish:
         self._leaving_at: float | None = None
         self._ordered_here = False
 
-    def stop(self, order: StopOrder) -> None:
-        """Take a stop order of the host; the one that names the earliest step counts. It is
-        passed on in every status, whether or not it can be obeyed."""
+    def redirect(self, event: Redirected) -> None:
+        """Go on under a new record: the run may end elsewhere, and others may be further than
+        they should."""
         board = self._board
-        known = board.stop
-        if known is not None and known.last_step <= order.last_step:
-            return
-        if order.last_step >= board.setup.steps or not board.setup.stop_valid(order):
-            return
-        board.stop = order
-
-    def _obey(self) -> None:
-        """End at the ordered step. One that is beyond it needs somebody who has that state or is
-        about to, and goes on if there is nobody (any more): both ends are states of the one
-        run."""
-        board, order = self._board, self._board.stop
-        if order is None or self._finished:
-            return
-        last = order.last_step
-        beyond = board.applied > last
-        reached = any(
-            last - AHEAD <= status.applied <= last and status.stop == order
-            for _, status in board.good_peers()
-        )
-        if not beyond or reached:
-            if last < board.last_step:
-                board.last_step, board.ending = last, Ending.STOPPED
-                board.report(Kind.STOP, f"the host ends the run after step {last}")
-        elif board.ending is Ending.STOPPED and board.last_step == last:
-            board.last_step, board.ending = board.setup.steps, Ending.COMPLETE
-            board.report(
-                Kind.STOP, f"nobody has the state of step {last} any more; the run goes on"
-            )
-
-    def order(self, order: StopOrder) -> None:
-        """This node's owner, the host, orders the run to stop."""
-        self._ordered_here = True
-        self.stop(order)
+        board.setup = dataclasses.replace(board.setup, run=event.run)
+        board.last_step = event.last_step
+        board.ending = Ending.STOPPED if event.stopped else Ending.COMPLETE
+        for _, entry in board.peers.items():
+            if entry.applied > event.branch:
+                entry.status = None
+        board.peers_changed()
+        self._ordered_here |= event.here
+        if event.stopped:
+            board.report(Kind.STOP, f"the run ends after step {event.last_step}, as was ordered")
 
     def leave(self) -> None:
         """The owner wants this machine back."""
@@ -79,7 +54,6 @@ class Finish:
             if replaced or board.now - self._leaving_at >= 3 * board.limits.heartbeat:
                 self._release()
             return
-        self._obey()
         if board.committed == board.last_step == board.applied and not self._finished:
             self._finished = True
             state_hash = board.hashes[board.applied]
@@ -104,7 +78,7 @@ class Finish:
         return entry.status is not None and entry.status.committed == self._board.last_step
 
     def _may_return(self, peer: PeerId, entry: Peer) -> bool:
-        """The host's order may not have reached this one, who took part but is cut off."""
+        """An order signed here may not have reached this one, who took part but is cut off."""
         status = entry.status
         taken = status is not None and not status.leaving and peer not in self._board.excluded
         return taken and not self._has_all(entry)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from p2pnode.protocol.messages import Buffer, Message, PeerId, Shard, SlotEvidence, StopOrder
+from p2pnode.protocol.messages import Buffer, Message, PeerId, Shard, SlotEvidence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -187,10 +187,17 @@ class RosterChanged:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StopRequested:
-    """The host orders the end of the run (at the host; others learn it from statuses)."""
+class Redirected:
+    """A new record holds, under which what this node has applied is right (`Chain.goes_on`)."""
 
-    order: StopOrder
+    run: bytes
+    """Its tag."""
+    last_step: int
+    stopped: bool
+    branch: int
+    """Peers that were further than this step have to go back."""
+    here: bool = False
+    """It was signed by this node's owner, so others may not know of it yet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,7 +228,7 @@ Event: TypeAlias = (
     | Loaded
     | LoadRefused
     | RosterChanged
-    | StopRequested
+    | Redirected
     | LeaveRequested
     | Tick
 )

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from msgspec import structs
+
 from p2pnode.errors import PeerError
 from p2pnode.protocol.board import Board, short
 from p2pnode.protocol.confront import Confront
@@ -85,7 +87,7 @@ class Guard:
         if not self.trusted(worker) or not self._pledges.has_room(message):
             return
         known = self._pledges.get(step, message.slots, worker)
-        if known == message:
+        if known is not None and structs.replace(known, run=message.run) == message:
             return
         if not setup.signed(worker, pledge_digest(message), message.signature):
             raise PeerError(f"a pledge to step {step} has not the signature of its worker")

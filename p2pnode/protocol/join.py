@@ -84,11 +84,7 @@ class CatchUp:
             self.frozen = self._blob = None
         if self.loading:
             return
-        self.wants_state = (
-            self._fetcher is not None
-            or board.applied > board.last_step
-            or lagging(board, self._shelf)
-        )
+        self.wants_state = self._fetcher is not None or lagging(board, self._shelf)
         if not self.wants_state:
             return
         offers = {
@@ -108,7 +104,7 @@ class CatchUp:
         board = self._board
         if offer.root in self._refused or offer.step > board.last_step:
             return False
-        return offer.step > board.applied or board.applied > board.last_step
+        return offer.step > board.applied
 
     def _choose(self, offers: dict[PeerId, FrozenState]) -> None:
         """The state that most donors hold, and of equals the newest."""
@@ -120,6 +116,11 @@ class CatchUp:
             self._target = target
             self._fetcher = Fetcher(board.setup.run, target.root, MAX_PARTS * PART_BYTES)
             board.report(Kind.CATCH_UP, f"fetching the state of step {target.step}")
+
+    @property
+    def coming(self) -> int:
+        """The state that is being loaded; 0 if none is."""
+        return self._target.step if self.loading and self._target is not None else 0
 
     def index(self, peer: PeerId, message: BlobIndex, payload: Buffer) -> None:
         if self._fetcher is not None:

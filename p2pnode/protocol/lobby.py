@@ -1,9 +1,10 @@
 """What members of a room say to each other outside a run: which run it is, and who is ready.
 
-May import: errors, config, limits, identity, roster's encoded form (opaque here).
+May import: errors, limits, chain, identity, roster's encoded form (opaque here).
 
-The run is announced in a record that the host signs, so that any member can hand it to a
-newcomer, also when the host is gone. The record fixes everything the result depends on.
+The run is announced by its chain of records, which the host and who stands in for it have signed,
+so that any member can hand it to a newcomer, also when the host is gone. The chain fixes everything
+the result depends on.
 """
 
 from __future__ import annotations
@@ -14,34 +15,29 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from p2pnode.config import RunConfig, parse_run_config
-from p2pnode.errors import ConfigError, PeerError, told
+from p2pnode.errors import PeerError, told
 from p2pnode.limits import LIMITS
+from p2pnode.protocol.chain import Chain, Records
 from p2pnode.protocol.identity import Identity, verify
 from p2pnode.protocol.text import clean
 
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 
-_LABEL = b"run"
-_STOP = b"stop"
 _PLEDGE = b"pledge"
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Host-signed: this room trains this run. `config` and `manifest` are canonical JSON."""
+    """This room trains this run. `manifest`: canonical JSON, named by the run's configuration."""
 
-    config: Annotated[bytes, Meta(max_length=16 * 1024)]
+    records: Records
     manifest: Annotated[bytes, Meta(max_length=LIMITS.manifest_bytes)]
-    text: Annotated[bytes, Meta(max_length=32)]
-    """Name of the blob with the run's text (see fetch); empty: it is not handed out."""
-    signature: Signature
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The sender has the run's text and compiled kernels and can begin."""
 
     run: Bytes32
+    """Id of the run's first record."""
 
 
 class Declined(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -61,7 +57,13 @@ class Idle(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """First word on a new link of a member that knows of no run."""
 
 
-LobbyMessage: TypeAlias = Announce | Ready | Declined | RosterNews | Idle
+class RecordNews(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """The chain that the sender now goes by; it has changed since its Announce."""
+
+    records: Records
+
+
+LobbyMessage: TypeAlias = Announce | Ready | Declined | RosterNews | Idle | RecordNews
 
 _decoder = msgspec.msgpack.Decoder(LobbyMessage)
 
@@ -82,36 +84,10 @@ def decode_lobby(raw: bytes | bytearray) -> LobbyMessage:
     return message
 
 
-def announce(
-    host: Identity, room: bytes, config: RunConfig, manifest: bytes, text: bytes
-) -> Announce:
-    """The record of a run, signed by its host for this room (32 bytes)."""
-    raw = config.canonical()
-    signature = host.sign(_LABEL, room, raw, hashlib.sha256(manifest).digest(), text)
-    return Announce(raw, manifest, text, signature)
-
-
-def check_announce(message: Announce, host_key: bytes, room: bytes) -> RunConfig:
-    """The run's configuration. Raises PeerError if the host did not sign it for this room, and
-    ConfigError if no run can have it."""
-    digest = hashlib.sha256(message.manifest)
-    signed = (room, message.config, digest.digest(), message.text)
-    if not verify(host_key, message.signature, _LABEL, *signed):
-        raise PeerError("announced a run that the host did not sign; it was ignored")
-    config = parse_run_config(message.config)
-    if config.data != digest.hexdigest():
-        raise ConfigError("the announced data manifest is not the one of the run's configuration")
-    return config
-
-
-def sign_stop(host: Identity, run: bytes, last_step: int) -> bytes:
-    """The host's signature under the order to end the run (32-byte id) after `last_step`."""
-    return host.sign(_STOP, run, last_step.to_bytes(8, "big"))
-
-
-def stop_is_signed(host_key: bytes, run: bytes, last_step: int, signature: bytes) -> bool:
-    """Whether the host gave this order for this run."""
-    return verify(host_key, signature, _STOP, run, last_step.to_bytes(8, "big"))
+def check_manifest(chain: Chain, manifest: bytes) -> None:
+    """Raises PeerError unless this is the data manifest of the run."""
+    if hashlib.sha256(manifest).hexdigest() != chain.config.data:
+        raise PeerError("announced a data manifest that is not the one of its run")
 
 
 def sign_pledge(worker: Identity, digest: bytes) -> bytes:

@@ -132,13 +132,6 @@ class PlanKey(_Part, frozen=True, order=True):
     attempt: Count
 
 
-class StopOrder(_Part, frozen=True):
-    """The host's order to end the run after `last_step`. The node makes and checks signatures."""
-
-    last_step: Step
-    signature: Annotated[bytes, Meta(max_length=256)]
-
-
 class FrozenState(_Part, frozen=True):
     """A committed state that a donor holds still for joiners."""
 
@@ -156,7 +149,7 @@ class Claim(_Part, frozen=True):
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of all messages: `run` is the first 16 bytes of the run's id."""
+    """Base of all messages: `run` is the tag of the newest record of the chain (see chain)."""
 
     run: RunTag
 
@@ -197,7 +190,6 @@ class Status(_Message, frozen=True, tag=1):
     verified: Step
     """Last step whose apply the sender recomputed with reference arithmetic and found right."""
     claim: Claim | None
-    stop: StopOrder | None
     leaving: bool
 
 
@@ -355,10 +347,10 @@ def encode(message: Message, payload: Buffer = b"") -> list[Buffer]:
 
 
 def pledge_digest(pledge: Pledge) -> bytes:
-    """SHA-256 of all that a pledge says, without its signature: what its worker signs."""
-    return hashlib.sha256(
-        b"p2pnode/1 pledge" + _encoder.encode(msgspec.structs.replace(pledge, signature=b""))
-    ).digest()
+    """SHA-256 of all that a pledge says, without its signature: what its worker signs. Without the
+    tag too: the state it starts from names its run, and it stays true under a later record."""
+    plain = msgspec.structs.replace(pledge, run=bytes(16), signature=b"")
+    return hashlib.sha256(b"p2pnode/1 pledge" + _encoder.encode(plain)).digest()
 
 
 def decode(raw: Buffer) -> tuple[Message, memoryview]:

@@ -9,11 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 from p2pnode.limits import LIMITS, Limits
-from p2pnode.protocol.messages import PeerId, StopOrder
-
-
-def _refuse(order: StopOrder) -> bool:
-    return False
+from p2pnode.protocol.messages import PeerId
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,14 +18,14 @@ class Setup:
 
     me: PeerId
     run: bytes
-    """First 16 bytes of the run's id."""
+    """Tag of the newest record (see chain)."""
     parameters: int
     """Length of the flat parameter vector; a payload of all of it has 4 bytes for each."""
     tensors: int
     slots: int
     """Slots per step (M)."""
     steps: int
-    """Steps of the run; the last one is number `steps`."""
+    """Number of the last step."""
     state_hash: bytes
     """Hash of the state this node starts from: the initial one, or a checkpoint."""
     boot: int
@@ -44,6 +40,8 @@ class Setup:
     """Whether the member made this signature of this digest; False for one who is no member."""
     applied: int = 0
     """Number of that state: steps applied and committed."""
-    stop_valid: Callable[[StopOrder], bool] = _refuse
-    """Whether the host signed this order, for this run."""
+    stopped: bool = False
+    """The last step was ordered: the run's configuration has more."""
+    excluded: tuple[PeerId, ...] = ()
+    """Peers that take no part: their work was wrong."""
     limits: Limits = LIMITS

@@ -13,7 +13,6 @@ import random
 
 from p2pnode.limits import LIMITS
 from p2pnode.protocol import events as ev
-from p2pnode.protocol.messages import StopOrder
 from p2pnode.rehearse.machine import Defects, Machine
 from p2pnode.rehearse.world import World
 
@@ -56,7 +55,9 @@ class Kind(enum.Enum):
     LEAVE = "leave"
     """A machine's owner takes it back, in good order."""
     STOP = "stop"
-    """The host orders the run to stop, maybe while it is cut off from the others."""
+    """The host, or who stands in for it, ends the run, maybe while it is cut off."""
+    CHANGE = "change"
+    """The host, or who stands in for it, changes the settings, maybe while it is cut off."""
     DATA = "data"
     """A machine's training text goes away: the next set it should compute ends its process."""
     WRONG = "wrong"
@@ -87,7 +88,7 @@ class Fault:
     lasts: float = 0.0
     """Seconds until it is over, 0 for good."""
     amount: float = 0.0
-    """clock: seconds that the clock leaps by; join: seconds per slot."""
+    """clock: seconds that the clock leaps by; join: seconds per slot; change: steps more."""
     wrong: Defects | None = None
 
     @property
@@ -145,10 +146,16 @@ def draw(
             return [Fault(kind, at, (), source.choice([1.0, 4.0, 12.0]))]
         case Kind.JOIN:
             return [Fault(kind, at, (nodes,), amount=source.choice([0.05, 0.1]))]
-        case Kind.STOP:
+        case Kind.STOP | Kind.CHANGE:
             cut = nodes > 1 and source.random() < 0.4
             before = _partition(max(at - 1.0, 0.0), every, source) if cut else []
-            return [*before, Fault(kind, at, (0,))]
+            orders = [Fault(kind, at, (0,), amount=source.choice([0.0, -3.0, 5.0]))]
+            if source.random() < 0.3:  # the other side, if there is one, gives an order too
+                other = source.choice([Kind.STOP, Kind.CHANGE])
+                at += source.uniform(0.0, 5.0)
+                amount = source.choice([0.0, -3.0, 5.0])
+                orders.append(Fault(other, at, (source.choice(every),), amount=amount))
+            return [*before, *orders]
         case Kind.WRONG:
             wrong = Defects()
             setattr(wrong, source.choice(WRONGS), source.randint(1, steps))
@@ -218,8 +225,8 @@ def _happen(world: World, fault: Fault, chosen: list[Machine]) -> None:
             chosen[0].feed(ev.LeaveRequested())
         case Kind.DATA:
             chosen[0].no_data = True
-        case Kind.STOP:
-            if not _stop(world, chosen[0]):
+        case Kind.STOP | Kind.CHANGE:
+            if not _order(world, chosen[0], fault):
                 return
         case Kind.MISSING | Kind.WRONG:
             raise AssertionError("these are there from the start")
@@ -239,18 +246,35 @@ def _return(world: World, machine: Machine, wiped: bool) -> None:
 def _join(world: World, machine: Machine) -> bool:
     """Let a newcomer in, if there is a run to join and a server that introduces it."""
     running = any(other.up and other.finished is None for other in world.machines.values())
-    if world.now < world.signaling_back or world.stopped is not None or not running:
+    if world.now < world.signaling_back or not running:
         return False
     world.admit(machine)
     return True
 
 
-def _stop(world: World, host: Machine) -> bool:
-    """The host's order, if it can be given: its process runs and knows how far the run is."""
-    if host.failed is not None or host.finished is not None or world.now < host.paused_until:
+def _order(world: World, asked: Machine, fault: Fault) -> bool:
+    """An order, if one can be given: by the machine, or by whoever is first in join order among
+    those it can reach, as the owners would agree; that one must know how far the run is."""
+    reach = [asked, *(world.machines[peer] for peer in world.links(asked))]
+    members = list(world.members)
+    able = [m for m in reach if m.up and m.failed is None and not m.released and m.me in members]
+    if not able:
         return False
-    last = host.core.stop_step()
-    if last is None or last >= world.steps:
+    signer = min(able, key=lambda machine: members.index(machine.me))
+    step = signer.core.horizon()
+    if step is None or signer.finished is not None or world.now < signer.paused_until:
         return False
-    host.feed(ev.StopRequested(StopOrder(last, b"host")))
+    chain, config = signer.chain, signer.chain.config
+    if fault.kind is Kind.STOP:
+        if step >= chain.last_step:
+            return False
+        chain = chain.stop(signer.identity, step)
+    else:
+        steps = max(config.steps + round(fault.amount), step + 1)
+        lr = config.lr + 0.002
+        if step < 1:
+            return False
+        changed = config.changed(step, steps=steps, lr=lr, warmup=None)
+        chain = chain.change(signer.identity, step, changed)
+    signer.take(chain, here=True)
     return True

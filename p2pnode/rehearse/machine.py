@@ -1,6 +1,6 @@
 """A simulated machine: a step core, the toy model, a computing thread, a disk and a clock.
 
-May import: protocol, toy. Runs the core's effects; the network and time belong to `world`.
+May import: config, protocol, toy. Runs the core's effects; the network and time belong to `world`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from p2pnode.errors import PeerError
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
+from p2pnode.protocol.chain import Chain, SignedRecord, open_chain
 from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.fetch import part_hashes
+from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.messages import (
     Buffer,
     Contribution,
@@ -24,7 +27,6 @@ from p2pnode.protocol.messages import (
     Pledge,
     Shard,
     ShardSum,
-    StopOrder,
     pledge_digest,
 )
 from p2pnode.protocol.pieces import digest_pieces
@@ -34,17 +36,13 @@ from p2pnode.rehearse import toy
 if TYPE_CHECKING:
     from p2pnode.rehearse.world import World
 
-RUN = b"r" * 16
+ROOM = b"r" * 32
 Task = ef.Compute | ef.Reduce | ef.Apply | ef.Commit | ef.Verify | ef.Diagnose | ef.Freeze | ef.Load
 
 
 def sign(peer: PeerId, digest: bytes) -> bytes:
     """Stands for a signature: nothing in a simulated world makes one for somebody else."""
     return hashlib.sha256(peer + digest).digest()
-
-
-def good_order(order: StopOrder) -> bool:
-    return order.signature == b"host"
 
 
 @dataclass
@@ -104,7 +102,7 @@ class Machine:
     """One node of a simulated world."""
 
     world: World
-    me: PeerId
+    identity: Identity
     name: str
     slot_time: float
     core_class: type[StepCore] = StepCore
@@ -120,6 +118,10 @@ class Machine:
     handled: int = 0
     """Events its cores have taken so far."""
     disk: toy.State = field(default_factory=toy.initial)
+    chain: Chain = field(init=False)
+    """What it trains, as far as it knows; on its disk too."""
+    heard: dict[tuple[bytes, ...], Chain] = field(default_factory=dict)
+    """Chains that this life of it was told."""
     finished: ef.Finished | None = None
     failed: ef.Failed | None = None
     released: bool = False
@@ -128,7 +130,14 @@ class Machine:
     cheated: bool = False
     """It has sent something that it must have been refused for."""
 
-    def boot(self, state: toy.State, start: bool = True) -> None:
+    def __post_init__(self) -> None:
+        self.chain = self.world.first_chain
+
+    @property
+    def me(self) -> PeerId:
+        return self.identity.peer_id
+
+    def boot(self, state: toy.State, start: bool = True, lead: bool = False) -> None:
         """Start (again) from a state, with empty memory."""
         self.boots += 1
         self.up, self.released, self.finished, self.failed = True, False, None, None
@@ -140,11 +149,11 @@ class Machine:
         self.core = self.core_class(
             Setup(
                 me=self.me,
-                run=RUN,
+                run=self.chain.tag,
                 parameters=toy.PARAMETERS,
                 tensors=toy.TENSORS,
                 slots=world.slots,
-                steps=world.steps,
+                steps=self.chain.last_step,
                 state_hash=state.hash,
                 boot=self.boots,
                 probe=toy.PROBE,
@@ -152,14 +161,59 @@ class Machine:
                 sign=lambda digest: sign(self.me, digest),
                 signed=lambda peer, digest, signature: signature == sign(peer, digest),
                 applied=state.step,
-                stop_valid=good_order,
+                stopped=self.chain.stopped,
+                excluded=self.chain.excluded,
             )
         )
         if start:
-            self.feed(ev.Start(lead=False))
+            self.feed(ev.Start(lead))
+
+    # Records
+
+    def hear(self, sender: PeerId, signed: tuple[SignedRecord, ...]) -> None:
+        """Another machine tells its chain."""
+        world = self.world
+        if not self.up or self.released or self.failed:
+            return
+        if world.now < self.paused_until:
+            world.at(self.paused_until, lambda: self.hear(sender, signed))
+            return
+        try:
+            chain = open_chain(signed, ROOM, world.members, known=self.chain)
+        except PeerError as error:
+            raise AssertionError(f"a chain of a sound machine was refused: {error}") from None
+        self.heard[chain.ids] = chain
+        if self.prefers(chain):
+            self.take(chain)
+
+    def prefers(self, chain: Chain) -> bool:
+        return chain.beats(self.chain, self.world.members)
+
+    def take(self, chain: Chain, *, here: bool = False) -> None:
+        """Another chain holds. `here`: its newest record was signed by this machine's owner."""
+        world, old, core = self.world, self.chain, self.core
+        self.chain = chain
+        if world.trace:
+            world.note(self.name, f"-- {chain.newest.kind} after step {chain.newest.step}")
+        world.tell_all(self)
+        if self.finished is None and chain.goes_on(old, core.reached):
+            branch = chain.branch(old)
+            self.feed(ev.Redirected(chain.tag, chain.last_step, chain.stopped, branch, here))
+            return
+        kept = (self.state, self.previous, self.disk)
+        committed = [state for state in kept if state is not None and state.step <= core.committed]
+        usable = [state for state in committed if self._usable(state, chain.limit(old))]
+        self.boot(max(usable, key=lambda state: state.step, default=toy.initial()), lead=here)
+        for peer in world.links(self):
+            self.feed(ev.LinkUp(peer))
+
+    def _usable(self, state: toy.State, limit: int) -> bool:
+        made_by, _ = toy.made_by(self.chain.config, state.step)
+        return state.step <= limit and state.run == made_by
 
     def crash(self) -> None:
         self.up = False
+        self.heard.clear()
         self.boots += 1  # whatever still waits for the old process finds another one
         self.lanes = Lane(), Lane()
 
@@ -189,8 +243,6 @@ class Machine:
             return
         if world.trace and not isinstance(event, ev.Tick | ev.Heard):
             world.note(self.name, f"<- {world.show(event)}")
-        if isinstance(event, ev.StopRequested) and good_order(event.order):
-            world.stopped = event.order
         deadline = self.core.next_deadline()
         effects = self.core.handle(event, world.now + self.offset)
         dies = self.handled == self.dies_at
@@ -362,12 +414,13 @@ class Machine:
         total = tuple(value for part in task.sums for value in toy.unpack(part))
         if toy.checksum(total) != task.summary.checksum:
             return ev.ApplyRefused(task.step, "the sums do not match their checksum")
-        self.previous, self.state = self.state, toy.apply(self.state, total, task.summary)
+        self.previous, self.state = (
+            self.state,
+            toy.apply(self.chain.config, self.state, total, task.summary),
+        )
         if self.defects.wrong_apply_at == task.step:
             wrong = (self.state.weights[0] + 1, *self.state.weights[1:])
-            self.state = toy.State(
-                task.step, wrong, self.state.first, self.state.second, self.state.grid
-            )
+            self.state = replace(self.state, weights=wrong)
         return ev.Applied(task.step, self.state.hash)
 
     def _commit(self, task: ef.Commit) -> None:
@@ -397,5 +450,7 @@ class Machine:
             state = toy.from_bytes(task.blob)
         except ValueError as error:
             return ev.LoadRefused(task.step, str(error))
+        if not self._usable(state, self.chain.last_step):
+            return ev.LoadRefused(task.step, "it is of another run")
         self.state, self.previous = state, None
         return ev.Loaded(state.step, state.hash)

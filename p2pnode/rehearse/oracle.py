@@ -2,8 +2,9 @@
 
 May import: protocol, machine, toy, world.
 
-No sound node ever commits a state other than that of the undisturbed one-node run; every sound node
-that lives at the end has finished with the right hash of one and the same last step. Where the
+No sound node ever commits a state other than that of the undisturbed one-node run of its chain;
+every sound node that lives at the end has finished with the right hash of the last step of one
+chain, the one that beats the others. Where the
 protocol promises less, the oracle excuses the node and says so: `check` returns how often.
 """
 
@@ -18,7 +19,7 @@ from p2pnode.rehearse.world import World
 
 UNJUDGED = "a machine that is wrong was not judged"
 UNDECIDED = "a sound machine stopped because of two that differed nobody could tell which is right"
-TWO_ENDS = "the nodes ended at two steps: the stop order did not reach all in time"
+TWO_ENDS = "the nodes ended with two chains: a record did not reach all in time"
 
 
 class OracleError(AssertionError):
@@ -26,25 +27,23 @@ class OracleError(AssertionError):
 
 
 def over(world: World) -> bool:
-    """Every machine that runs has finished or failed."""
-    return all(
-        machine.finished is not None or machine.failed is not None
-        for machine in world.machines.values()
-        if machine.up
+    """Every machine that runs has finished or failed, and those that still serve hold one chain."""
+    up = [machine for machine in world.machines.values() if machine.up]
+    serving = {machine.chain.ids for machine in up if not machine.released and not machine.failed}
+    return len(serving) <= 1 and all(
+        machine.finished is not None or machine.failed is not None for machine in up
     )
 
 
 def check(world: World, *, disturbed: bool = False) -> Counter[str]:
     """Raise OracleError unless the world, which is over, kept the promise.
 
-    `disturbed`: something may have kept a stop order, or wrong work, from the others.
+    `disturbed`: something may have kept a record, or wrong work, from the others.
     Returns how often each excuse was needed.
     """
     excuses: Counter[str] = Counter()
-    expected = toy.undisturbed(world.slots, world.steps)
-    for step, hashes in world.commits.items():
-        if hashes != {expected[step]}:
-            raise OracleError(f"a state of step {step} was committed that is not the right one")
+    if world.wrong_commits:
+        raise OracleError(world.wrong_commits[0])
     ends = set()
     for machine in world.machines.values():
         if not machine.up:
@@ -56,13 +55,10 @@ def check(world: World, *, disturbed: bool = False) -> Counter[str]:
         else:
             if machine.cheated and not disturbed and not _was_refused(world, machine):
                 raise OracleError(f"{machine.name} ({machine.defects}) was not named")
-            ends.add(_end(world, machine, expected))
-    allowed = {world.steps} if world.stopped is None else {world.steps, world.stopped.last_step}
-    if world.not_finite is None and not ends <= allowed:
-        raise OracleError(f"a node ended at a step that nobody ordered: {sorted(ends)}")
+            ends.add((machine.chain.ids, _end(world, machine)))
     if len(ends) > 1:
-        if not disturbed:
-            raise OracleError(f"the nodes ended at different steps: {sorted(ends)}")
+        if not disturbed or len({chain for chain, _ in ends}) < len(ends):
+            raise OracleError(f"the nodes ended at steps {[step for _, step in ends]}")
         excuses[TWO_ENDS] += 1
     return excuses
 
@@ -85,13 +81,17 @@ def _was_refused(world: World, machine: Machine) -> bool:
     )
 
 
-def _end(world: World, machine: Machine, expected: tuple[bytes, ...]) -> int:
+def _end(world: World, machine: Machine) -> int:
     """The step that a sound machine ended at, with the right hash."""
     if machine.finished is None:
         raise OracleError(
             f"{machine.name} did not finish: it is at step {machine.core.applied} of "
             f"{machine.core.last_step} after {world.now:.0f} s"
         )
-    if machine.finished.state_hash != expected[machine.finished.step]:
+    if world.not_finite is None and machine.finished.step != machine.chain.last_step:
+        raise OracleError(f"{machine.name} ended at a step that nobody ordered")
+    if any(other.beats(machine.chain, world.members) for other in machine.heard.values()):
+        raise OracleError(f"{machine.name} ended with a chain that another one beats")
+    if machine.finished.state_hash != toy.line(machine.chain.config)[machine.finished.step]:
         raise OracleError(f"{machine.name} finished with another hash")
     return machine.finished.step

@@ -20,8 +20,9 @@ PATIENCE = 200.0
 the slowest machine would need alone."""
 FREQUENT = (Kind.CRASH, Kind.JOIN, Kind.JOIN, Kind.FLAP, Kind.PARTITION)
 """Kinds that come more often than others: most rules of the protocol are there for them."""
-RARE = (Kind.MISSING, Kind.WRONG, Kind.STOP)
+RARE = (Kind.MISSING, Kind.WRONG, Kind.STOP, Kind.CHANGE)
 """Kinds that come at most once in a run, and not in most."""
+ORDERS = {Kind.STOP, Kind.CHANGE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +87,10 @@ def write(seed: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL) -> S
         new = draw(source.choice(often), at, machines, safe, steps, source)
         machines += sum(fault.kind is Kind.JOIN for fault in new)
         faults += new
-    if Kind.STOP in kinds and not calm and source.random() < chance:
-        at = source.uniform(0.6, 0.6 + 0.3 * steps)
-        faults += draw(Kind.STOP, at, count, safe, steps, source)
+    for kind in sorted(ORDERS, key=ALL.index):
+        if kind in kinds and not calm and source.random() < chance:
+            at = source.uniform(0.6, 0.6 + 0.3 * steps)
+            faults += draw(kind, at, count, safe, steps, source)
     return Script(
         seed=seed,
         slots=source.choice([3, 6, 8]),
@@ -140,11 +142,12 @@ class Scenario:
         slowest = max(m.slot_time for m in world.machines.values())
         if any(fault.kind is Kind.SLOW for fault in faults):
             slowest = max(slowest, SLOW_SLOT)
-        alone = 1.5 * slowest * world.slots * world.steps
+        most = world.steps + sum(max(fault.amount, 0) for fault in faults if fault.kind in ORDERS)
+        alone = 3.0 * slowest * world.slots * most  # a record may have it begin again
         world.run(trouble + PATIENCE + alone, lambda: world.now >= trouble and over(world))
         kinds = {fault.kind for fault in faults}
-        disturbed = not kinds <= {*MILD, Kind.WRONG, Kind.STOP, Kind.JOIN} or Kind.MISSING in kinds
-        disturbed |= kinds >= {Kind.JOIN, Kind.STOP}  # a newcomer may have no link yet
+        disturbed = not kinds <= {*MILD, *ORDERS, Kind.WRONG, Kind.JOIN} or Kind.MISSING in kinds
+        disturbed |= Kind.JOIN in kinds and bool(kinds & ORDERS)  # it may have no link yet
         excuses = check(world, disturbed=disturbed)
         steps = max(world.commits, default=0)
         return Outcome(steps, world.now, world.events, world.happened, excuses)

@@ -1,9 +1,10 @@
 """A toy model in small integers whose state depends on everything the protocol must get right.
 
 A slot's gradient depends on the weights, so a wrong state shows in the next gradient; the update
-depends on the step number, both moments and a grid that follows the largest magnitudes.
+depends on the step number, the learning rate, both moments and a grid that follows the largest
+magnitudes. A state names the settings that made it, as a real one does.
 
-May import: protocol.
+May import: config, protocol.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import struct
 from dataclasses import dataclass
 
+from p2pnode.config import ModelConfig, RunConfig
 from p2pnode.protocol.evidence import CHECKSUM_MODULUS, summarise
 from p2pnode.protocol.messages import SlotEvidence, Summary
 
@@ -48,6 +50,8 @@ def magnitudes(values: tuple[int, ...]) -> tuple[int, ...]:
 class State:
     """All that a checkpoint holds."""
 
+    run: bytes
+    """First 8 bytes of the id of the configuration that made it."""
     step: int
     weights: tuple[int, ...]
     first: tuple[int, ...]
@@ -55,8 +59,10 @@ class State:
     grid: tuple[int, ...]
 
     def to_bytes(self) -> bytes:
-        return struct.pack("<i", self.step) + pack(
-            self.weights + self.first + self.second + self.grid
+        return (
+            self.run
+            + struct.pack("<i", self.step)
+            + pack(self.weights + self.first + self.second + self.grid)
         )
 
     @functools.cached_property
@@ -66,11 +72,12 @@ class State:
 
 def from_bytes(raw: bytes | bytearray | memoryview) -> State:
     """Raises ValueError if the bytes are no state."""
-    if len(raw) != 4 * (1 + 3 * PARAMETERS + TENSORS):
+    if len(raw) != 8 + 4 * (1 + 3 * PARAMETERS + TENSORS):
         raise ValueError(f"a state has not {len(raw)} bytes")
-    step, *values = unpack(raw)
+    step, *values = unpack(raw[8:])
     p = PARAMETERS
     return State(
+        bytes(raw[:8]),
         step,
         tuple(values[:p]),
         tuple(values[p : 2 * p]),
@@ -79,9 +86,43 @@ def from_bytes(raw: bytes | bytearray | memoryview) -> State:
     )
 
 
+@functools.lru_cache(maxsize=1024)
+def run_config(slots: int, steps: int) -> RunConfig:
+    """A run as far as a toy has one: steps, learning rate, and their past."""
+    return RunConfig(
+        arithmetic_version=1,
+        gates_digest="0" * 64,
+        data="0" * 64,
+        tokenizer="toy",
+        model=ModelConfig(vocab=2, width=8, layers=1, heads=1, ffn=8, seq_len=2),
+        seed=0,
+        steps=steps,
+        slots=slots,
+        micro_batch=1,
+        lr=0.003,
+        warmup=0,
+        lr_floor=0.0,
+        beta1=0.0,
+        beta2=0.0,
+        eps=1e-8,
+        weight_decay=0.0,
+        clip=1.0,
+        init_std=1.0,
+        eval_every=0,
+        eval_slots=1,
+    )
+
+
+@functools.lru_cache(maxsize=100_000)
+def made_by(config: RunConfig, step: int) -> tuple[bytes, int]:
+    """Name and rate of the settings that make state `step`; the first state is made by none."""
+    at = config.at(step)
+    return at.run_id()[:8] if step else bytes(8), round(at.lr * 1000)
+
+
 def initial() -> State:
     weights = tuple(1000 + 37 * i for i in range(PARAMETERS))
-    return State(0, weights, (0,) * PARAMETERS, (0,) * PARAMETERS, (10,) * TENSORS)
+    return State(bytes(8), 0, weights, (0,) * PARAMETERS, (0,) * PARAMETERS, (10,) * TENSORS)
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -111,30 +152,36 @@ def add(parts: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=100_000)
-def apply(state: State, total: tuple[int, ...], summary: Summary) -> State:
+def apply(config: RunConfig, state: State, total: tuple[int, ...], summary: Summary) -> State:
     """The optimizer step, in integers."""
     step = state.step + 1
+    run, rate = made_by(config, step)
     first = tuple((9 * m + 10 * g) // 10 for m, g in zip(state.first, total, strict=True))
     second = tuple((19 * v + g * g // 64) // 20 for v, g in zip(state.second, total, strict=True))
     weights = tuple(
-        (w - (m * (step + 3)) // (1 + math.isqrt(v)) - w // 97) % 1_000_003
+        (w - (m * (step + rate)) // (1 + math.isqrt(v)) - w // 97) % 1_000_003
         for w, m, v in zip(state.weights, first, second, strict=True)
     )
     grid = tuple(
         8 + (bits + largest.bit_length()) % 5
         for bits, largest in zip(state.grid, summary.max_abs, strict=True)
     )
-    return State(step, weights, first, second, grid)
+    return State(run, step, weights, first, second, grid)
 
 
-@functools.lru_cache(maxsize=64)
 def undisturbed(slots: int, steps: int) -> tuple[bytes, ...]:
-    """Hashes of states 0 to `steps` of one node that nothing happens to, without the protocol."""
+    """Hashes of states 0 to `steps` of a run whose settings are never changed; see `line`."""
+    return line(run_config(slots, steps))
+
+
+@functools.lru_cache(maxsize=256)
+def line(config: RunConfig) -> tuple[bytes, ...]:
+    """Hashes of all states of one node that nothing happens to, without the protocol."""
     state = initial()
     hashes = [state.hash]
-    for step in range(1, steps + 1):
-        results = [gradient(state, step, slot) for slot in range(slots)]
+    for step in range(1, config.steps + 1):
+        results = [gradient(state, step, slot) for slot in range(config.slots)]
         total = add([values for _, values in results])
-        state = apply(state, total, summarise([evidence for evidence, _ in results]))
+        state = apply(config, state, total, summarise([evidence for evidence, _ in results]))
         hashes.append(state.hash)
     return tuple(hashes)

@@ -20,10 +20,12 @@ from dataclasses import dataclass, field
 from p2pnode.limits import LIMITS
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
+from p2pnode.protocol.chain import begin
 from p2pnode.protocol.core import StepCore
-from p2pnode.protocol.messages import PeerId, Priority, StopOrder, decode, encode
+from p2pnode.protocol.identity import Identity
+from p2pnode.protocol.messages import PeerId, Priority, decode, encode
 from p2pnode.rehearse import toy
-from p2pnode.rehearse.machine import RUN, Defects, Machine
+from p2pnode.rehearse.machine import ROOM, Defects, Machine
 
 DELAYED = 3.0
 """Seconds: well below the silence after which a peer is given up."""
@@ -46,6 +48,12 @@ class Link:
     last_at: dict[tuple[PeerId, bool], float] = field(default_factory=dict)
     """Arrival of the latest message of (sender, bulk): a channel keeps its order."""
     queued: set[tuple[PeerId, object]] = field(default_factory=set)
+
+
+@functools.cache
+def identity(number: int) -> Identity:
+    """Key of the machine with this number."""
+    return Identity(hashlib.sha256(f"machine {number}".encode()).digest())
 
 
 class World:
@@ -85,8 +93,9 @@ class World:
         self.happened: Counter[str] = Counter()
         """How many faults of each kind took effect."""
         self.events = 0
-        self.stopped: StopOrder | None = None
-        """The host's order to stop."""
+        self.first_chain = begin(identity(0), ROOM, toy.run_config(slots, steps), b"")
+        """The run as it was started."""
+        self.wrong_commits: list[str] = []
         self.observe: Callable[[Machine, ef.Effect], object] | None = None
         self._links: dict[frozenset[PeerId], Link] = {}
         self._missing: set[frozenset[PeerId]] = set()
@@ -130,8 +139,15 @@ class World:
     def add(self, slot_time: float = 0.1, defects: Defects | None = None) -> Machine:
         """A new machine, not started and no member yet."""
         number = len(self.machines)
-        me = bytes([number + 1]) * 32
-        machine = Machine(self, me, f"n{number}", slot_time, self.core_class, defects or Defects())
+        machine = Machine(
+            self,
+            identity(number),
+            f"n{number}",
+            slot_time,
+            self.core_class,
+            defects or Defects(),
+        )
+        me = machine.me
         machine.offset = 1000.0 * number  # clocks agree on nothing
         for other in self.machines:
             self._links[frozenset((me, other))] = Link()
@@ -182,6 +198,8 @@ class World:
         """A member starts again, from what is on its disk."""
         if machine.up:
             self.crash(machine)
+        if wiped:
+            machine.chain = self.first_chain
         machine.boot(toy.initial() if wiped else machine.disk)
         self.connect(machine, 3.0)
 
@@ -193,6 +211,8 @@ class World:
         """A machine that applies wrongly cannot know it while it is alone; the others must."""
         if not machine.defects.wrong_state:
             self.commits.setdefault(commit.step, set()).add(commit.state_hash)
+            if commit.state_hash != toy.line(machine.chain.config)[commit.step]:
+                self.wrong_commits.append(f"{machine.name} committed a wrong state {commit.step}")
 
     def ended(self, machine: Machine) -> None:
         machine.disk = machine.state
@@ -205,7 +225,34 @@ class World:
                     self.now + 1.0, functools.partial(self.link_down, machine, other, notice=0.2)
                 )
 
+    # Records
+
+    def tell_all(self, machine: Machine) -> None:
+        """A machine tells its chain to everybody it has a link to."""
+        for peer in self.links(machine):
+            self.tell(machine, self.machines[peer])
+
+    def greet(self, a: Machine, b: Machine) -> None:
+        """Two machines have a new link: each tells its chain."""
+        self.tell(a, b)
+        self.tell(b, a)
+
+    def tell(self, machine: Machine, other: Machine) -> None:
+        if machine.released or machine.failed:
+            return
+        signed = machine.chain.signed
+        raw = machine.chain.encode()
+        self._hop(machine.me, other.me, raw, False, lambda: other.hear(machine.me, signed))
+
     # Links
+
+    def links(self, machine: Machine) -> list[PeerId]:
+        """Whom it has a link to, as it knows."""
+        return [
+            other
+            for other in self.machines
+            if other != machine.me and self.link(machine.me, other).up
+        ]
 
     def link(self, a: PeerId, b: PeerId) -> Link:
         return self._links[frozenset((a, b))]
@@ -232,6 +279,7 @@ class World:
             link.queued.clear()
             link.stalled.clear()
             a.feed(ev.LinkUp(b.me))
+            self.greet(a, b)
             session = link.session
             self.feed_at(
                 self.now + self.random.uniform(0.0, 0.2),
@@ -407,7 +455,6 @@ class World:
         text = repr(item)
         for peer, machine in self.machines.items():
             text = text.replace(repr(peer), machine.name)
-        text = text.replace(f"run={RUN!r}, ", "")
         text = re.sub(r"SlotEvidence\(slot=(\d+).*?tokens=\d+\)", r"\1", text)
         text = re.sub(r"Shard\(index=(\d+), count=(\d+)\)", r"\1/\2", text)
         text = re.sub(r"<memory at \w+>", "<..>", text)

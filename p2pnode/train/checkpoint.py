@@ -1,6 +1,6 @@
 """Checkpoints on disk: written atomically, checked when read, the oldest removed.
 
-May import: codec, state, errors.
+May import: codec, state, config, errors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
+from p2pnode.config import RunConfig
 from p2pnode.errors import CheckpointError, DiskFullError
 from p2pnode.train import codec
 from p2pnode.train.state import State
@@ -78,6 +79,36 @@ class CheckpointFolder:
             self._good.add(name)
             return self.folder / name, state
         return None
+
+    def newest_of(self, config: RunConfig, last: int) -> State | None:
+        """The valid state of run `config` with the most steps, at most `last`; its first steps
+        may have been made with earlier settings. None if there is none."""
+        for name in self._names(None):
+            match = _NAME.fullmatch(name)
+            assert match is not None  # only such names are listed
+            step = int(match["step"])
+            made_by = config.at(step)
+            if step > last or made_by.run_id().hex()[:8] != match["run"]:
+                continue
+            try:
+                state = load(self.folder / name)
+            except CheckpointError:
+                continue
+            if state.config == made_by:
+                self._good.add(name)
+                return state
+        return None
+
+    def discard(self, config: RunConfig, after: int) -> None:
+        """Remove this run's states of later steps: they hold wrong work."""
+        for name in self._names(None):
+            match = _NAME.fullmatch(name)
+            assert match is not None  # only such names are listed
+            step = int(match["step"])
+            if step > after and config.at(step).run_id().hex()[:8] == match["run"]:
+                with contextlib.suppress(OSError):
+                    (self.folder / name).unlink()
+                self._good.discard(name)
 
     def save(self, run: bytes, step: int, data: bytes | memoryview, *, spare: bool = False) -> Path:
         """Write the bytes of a committed state so that a crash leaves the old file or the new.

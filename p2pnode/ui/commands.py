@@ -19,6 +19,8 @@ HELP = """commands:
   peers           who is in the room, and who waits
   kick ID         host: remove a machine
   stop            host: end the run after the current step; everybody saves it
+  change NAME=VALUE ...
+                  host: go on with other settings; steps, lr and warmup can change
   quit            leave; what is done so far is saved"""
 
 _ANSWERS = {"y": "yes", "yes": "yes", "n": "no", "no": "no", "l": "later", "later": "later"}
@@ -36,6 +38,7 @@ class Actions(Protocol):
     def kick(self, peer: PeerId) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
+    def change(self, steps: int | None, lr: float | None, warmup: int | None) -> None: ...
     def leave(self) -> None: ...
 
 
@@ -67,10 +70,37 @@ class Commands:
             self._show(Info(text=HELP))
         elif command in ("start", "stop"):
             getattr(self._node, command)()
+        elif command == "change":
+            self._change(rest)
         elif command in ("quit", "exit", "leave"):
             self._node.leave()
         else:
             raise UsageError(f"there is no command {command!r}; type help")
+
+    def _change(self, rest: list[str]) -> None:
+        """`change steps=400 lr=0.001`."""
+        given: dict[str, str] = {}
+        for word in rest:
+            name, equals, value = word.partition("=")
+            if not equals or not value:
+                raise UsageError("type what changes, such as: change steps=400 lr=0.001")
+            if name not in ("steps", "lr", "warmup"):
+                raise UsageError(
+                    f"{name!r} cannot change while a run goes on, only steps, lr and warmup can: "
+                    "all else is part of the model, of its data, or of what a slot is. Start a "
+                    "new run for that"
+                )
+            given[name] = value
+        if not given:
+            raise UsageError("type what changes, such as: change steps=400 lr=0.001")
+        try:
+            steps, warmup = (
+                int(given[name]) if name in given else None for name in ("steps", "warmup")
+            )
+            lr = float(given["lr"]) if "lr" in given else None
+        except ValueError:
+            raise UsageError("steps and warmup are whole numbers, lr is a number") from None
+        self._node.change(steps, lr, warmup)
 
     def _whom(self, rest: list[str]) -> PeerId:
         if rest:

@@ -66,6 +66,23 @@ class Recorder:
         self.world.admit(machine)
         return machine
 
+    def stop(self, node: int) -> int:
+        """A machine's owner orders the end of the run after the step under way; which step."""
+        machine = self.nodes[node]
+        step = machine.core.horizon()
+        assert step is not None
+        machine.take(machine.chain.stop(machine.identity, step), here=True)
+        return step
+
+    def change(self, node: int, *, steps: int | None = None, lr: float | None = None) -> int:
+        """A machine's owner changes the settings after the step under way; which step."""
+        machine = self.nodes[node]
+        step = machine.core.horizon()
+        assert step is not None
+        config = machine.chain.config.changed(step, steps=steps, lr=lr, warmup=None)
+        machine.take(machine.chain.change(machine.identity, step, config), here=True)
+        return step
+
     def of(self, kind: type[E], name: str | None = None) -> list[E]:
         """All effects of a kind so far, of one machine or all."""
         return [

@@ -17,9 +17,10 @@ from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.protocol.plan import next_term
 from p2pnode.protocol.setup import Setup
 from p2pnode.rehearse import toy
-from p2pnode.rehearse.machine import RUN, sign
+from p2pnode.rehearse.machine import sign
 
 ME, PEER, THIRD, STRANGER = (bytes([i]) * 32 for i in (1, 2, 3, 9))
+RUN = b"r" * 16
 STATE = toy.initial()
 TERM = next_term(0, 0, 1)
 
@@ -88,7 +89,6 @@ class Bench:
             "frozen": None,
             "verified": 0,
             "claim": None,
-            "stop": None,
             "leaving": False,
         }
         return self.tell(peer, m.Status(**(fields | changes)))

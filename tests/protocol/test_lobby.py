@@ -1,4 +1,4 @@
-"""Announcements and stop orders: what the host signed counts, and nothing else."""
+"""What members say to each other outside a run: bounded, and read or refused."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from hypothesis import strategies as st
 from p2pnode.config import RunConfig, RunOptions
 from p2pnode.errors import ConfigError, PeerError
 from p2pnode.limits import LIMITS
+from p2pnode.protocol.chain import RECORD_BYTES, RECORDS, SignedRecord, begin, open_chain
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.lobby import (
     Announce,
     Declined,
     LobbyMessage,
     Ready,
+    RecordNews,
     RosterNews,
-    announce,
-    check_announce,
+    check_manifest,
     decode_lobby,
     encode_lobby,
-    sign_stop,
-    stop_is_signed,
 )
 
 HOST = Identity.ephemeral()
-MEMBER = Identity.ephemeral()
 ROOM = b"r" * 32
 MANIFEST = b'{"files":[],"kind":"builtin"}'
 TEXT = b"t" * 32
@@ -44,87 +42,21 @@ def run_config(manifest: bytes = MANIFEST, **options: object) -> RunConfig:
 
 
 CONFIG = run_config()
-GOOD = announce(HOST, ROOM, CONFIG, MANIFEST, TEXT)
+CHAIN = begin(HOST, ROOM, CONFIG, TEXT)
+GOOD = Announce(CHAIN.signed, MANIFEST)
 
 
-def test_what_the_host_signed_is_the_run() -> None:
-    assert check_announce(GOOD, HOST.key, ROOM) == CONFIG
-    assert check_announce(decode_lobby(encode_lobby(GOOD)), HOST.key, ROOM) == CONFIG
-    silent = announce(HOST, ROOM, CONFIG, MANIFEST, b"")
-    assert check_announce(silent, HOST.key, ROOM) == CONFIG
+def test_an_announcement_brings_the_chain_and_its_data() -> None:
+    message = decode_lobby(encode_lobby(GOOD))
+    assert isinstance(message, Announce)
+    assert open_chain(message.records, ROOM, [HOST.peer_id]) == CHAIN
+    check_manifest(CHAIN, message.manifest)
 
 
-def refused(message: Announce, key: bytes = HOST.key, room: bytes = ROOM) -> None:
-    with pytest.raises(PeerError, match="did not sign"):
-        check_announce(message, key, room)
-
-
-def test_a_member_cannot_announce() -> None:
-    refused(announce(MEMBER, ROOM, CONFIG, MANIFEST, TEXT))
-    refused(GOOD, key=MEMBER.key)
-
-
-def test_an_announcement_holds_for_its_room_only() -> None:
-    refused(GOOD, room=b"s" * 32)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"config": run_config(seed=1).canonical()},
-        {"config": CONFIG.canonical() + b" "},
-        {"manifest": MANIFEST + b" "},
-        {"manifest": b""},
-        {"text": b"u" * 32},
-        {"text": b""},
-        {"signature": bytes(64)},
-        {"signature": HOST.sign(b"stop", ROOM, CONFIG.canonical())},
-    ],
-)
-def test_nothing_in_it_can_be_changed(change: dict[str, bytes]) -> None:
-    refused(msgspec.structs.replace(GOOD, **change))
-
-
-def test_bytes_do_not_move_between_the_parts() -> None:
-    """The end of one part is not taken for the beginning of the next."""
-    moved = Announce(GOOD.config[:-1], GOOD.manifest, GOOD.config[-1:] + TEXT[:31], GOOD.signature)
-    refused(moved)
-
-
-def test_a_bad_key_is_no_crash() -> None:
-    refused(GOOD, key=bytes(32))
-
-
-def test_a_signed_run_with_another_manifest_is_no_run() -> None:
-    message = announce(HOST, ROOM, run_config(b"another"), MANIFEST, TEXT)
-    with pytest.raises(ConfigError, match="manifest"):
-        check_announce(message, HOST.key, ROOM)
-
-
-@pytest.mark.parametrize("lr", [2.0, float("nan")])
-def test_a_signed_run_that_is_impossible_is_a_sentence(lr: float) -> None:
-    impossible = msgspec.structs.replace(CONFIG, lr=lr)
-    with pytest.raises(ConfigError):
-        check_announce(announce(HOST, ROOM, impossible, MANIFEST, TEXT), HOST.key, ROOM)
-
-
-# Stop orders
-
-
-def test_stop_orders() -> None:
-    run = CONFIG.run_id()
-    signature = sign_stop(HOST, run, 17)
-    assert stop_is_signed(HOST.key, run, 17, signature)
-    assert not stop_is_signed(HOST.key, run, 18, signature)
-    assert not stop_is_signed(HOST.key, run_config(seed=1).run_id(), 17, signature)
-    assert not stop_is_signed(MEMBER.key, run, 17, signature)
-    assert not stop_is_signed(HOST.key, run, 17, sign_stop(MEMBER, run, 17))
-    assert not stop_is_signed(HOST.key, run, 17, b"")
-    assert not stop_is_signed(HOST.key, run, 17, signature[:-1])
-
-
-def test_an_announcement_is_no_stop_order() -> None:
-    assert not stop_is_signed(HOST.key, CONFIG.run_id(), 17, GOOD.signature)
+@pytest.mark.parametrize("manifest", [MANIFEST + b" ", b"", b"another"])
+def test_another_manifest_is_refused(manifest: bytes) -> None:
+    with pytest.raises(PeerError, match="manifest"):
+        check_manifest(CHAIN, manifest)
 
 
 # The wire
@@ -135,7 +67,13 @@ NESTED = b"\x91" * 100_000 + b"\xc0"
 
 @pytest.mark.parametrize(
     "message",
-    [GOOD, Ready(b"r" * 32), Declined(b"r" * 32, "no text here"), RosterNews(b"roster")],
+    [
+        GOOD,
+        RecordNews(CHAIN.signed),
+        Ready(b"r" * 32),
+        Declined(b"r" * 32, "no text here"),
+        RosterNews(b"roster"),
+    ],
 )
 def test_messages_come_back_as_they_went(message: LobbyMessage) -> None:
     assert decode_lobby(encode_lobby(message)) == message
@@ -149,9 +87,10 @@ def test_messages_come_back_as_they_went(message: LobbyMessage) -> None:
         Ready(b"r" * 33),
         Declined(b"r" * 32, "x" * 513),
         RosterNews(bytes(64 * 1024 + 1)),
-        msgspec.structs.replace(GOOD, signature=bytes(63)),
-        msgspec.structs.replace(GOOD, text=bytes(33)),
-        msgspec.structs.replace(GOOD, config=bytes(16 * 1024 + 1)),
+        msgspec.structs.replace(GOOD, records=()),
+        RecordNews(CHAIN.signed * (RECORDS + 1)),
+        RecordNews((SignedRecord(CHAIN.signed[0].record, bytes(63)),)),
+        RecordNews((SignedRecord(bytes(RECORD_BYTES + 1), bytes(64)),)),
         msgspec.structs.replace(GOOD, manifest=bytes(LIMITS.manifest_bytes + 1)),
     ],
 )
@@ -196,7 +135,7 @@ VALUES = st.recursive(
 )
 
 
-@given(st.lists(VALUES, max_size=6), st.sampled_from([1, 2, 3, 4, 5, -1, "1"]))
+@given(st.lists(VALUES, max_size=6), st.sampled_from([1, 2, 3, 4, 5, 6, -1, "1"]))
 def test_any_fields_give_a_message_or_a_peer_error(fields: list, tag: object) -> None:
     with contextlib.suppress(PeerError):
         decode_lobby(msgspec.msgpack.encode([tag, *fields]))
@@ -210,4 +149,4 @@ def test_damaged_messages_give_a_message_or_a_peer_error(data: st.DataObject) ->
     with contextlib.suppress(PeerError, ConfigError):
         message = decode_lobby(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
         if isinstance(message, Announce):
-            check_announce(message, HOST.key, ROOM)
+            check_manifest(open_chain(message.records, ROOM, [HOST.peer_id]), message.manifest)

@@ -41,7 +41,6 @@ STATUS = m.Status(
     frozen=m.FrozenState(7, HASH, HASH),
     verified=0,
     claim=m.Claim(10, 3),
-    stop=m.StopOrder(20, b"signature"),
     leaving=False,
 )
 PLAN = m.Plan(

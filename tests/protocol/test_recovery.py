@@ -9,7 +9,7 @@ import pytest
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.join import CatchUp
-from p2pnode.protocol.messages import Contribution, Plan, ShardSum, Status, StopOrder, Want
+from p2pnode.protocol.messages import Contribution, Plan, ShardSum, Status, Want
 from p2pnode.rehearse import toy
 from p2pnode.rehearse.oracle import over
 from tests.harness.calm import Recorder
@@ -304,79 +304,14 @@ def test_nodes_serve_until_everybody_has_the_last_commit() -> None:
     assert all(node.released for node in run.nodes)
 
 
-def test_a_stop_order_ends_the_run_at_one_step_everywhere() -> None:
-    run = Recorder(3, steps=60)
-    run.at_step(5)
-    host = run.nodes[0]
-    host.feed(ev.StopRequested(StopOrder(host.core.stop_step() or 0, b"host")))
-    run.finish()
-    finished = {(node.finished.step, node.finished.ending) for node in run.nodes if node.finished}
-    assert len(finished) == 1
-    step, ending = finished.pop()
-    assert 5 <= step <= 7
-    assert ending is ef.Ending.STOPPED
-
-
-def test_a_stop_order_that_the_host_did_not_sign_is_ignored() -> None:
-    run = Recorder(2, steps=8)
-    run.at_step(2)
-    run.nodes[1].feed(ev.StopRequested(StopOrder(3, b"forged")))
-    run.finish()
-    assert {node.core.committed for node in run.nodes} == {8}
-
-
-def test_who_has_gone_beyond_a_stop_order_takes_up_its_state() -> None:
-    run = Recorder(3, steps=300, slot_time=0.5)
-    run.at_step(5)
-    host = run.nodes[0]
-    run.world.partition([host], 30.0)
-    run.pass_time(20.0)
-    host.slot_time = 5.0  # it is still at work when the others are back
-    run.pass_time(8.0)
-    assert run.nodes[1].core.committed > host.core.committed + 4
-    host.feed(ev.StopRequested(StopOrder(host.core.stop_step() or 0, b"host")))
-    run.finish()
-    assert len({node.finished.step for node in run.nodes if node.finished}) == 1
-    assert run.of(ef.Load, "n1")
-
-
-def test_a_host_that_is_cut_off_waits_to_hand_out_its_order() -> None:
-    run = Recorder(3, steps=300, slot_time=0.2)
-    run.at_step(5)
-    host = run.nodes[0]
-    run.world.partition([host], 20.0)
-    run.pass_time(10.0)
-    host.feed(ev.StopRequested(StopOrder(host.core.stop_step() or 0, b"host")))
-    run.when(lambda: host.finished is not None)
-    run.pass_time(3.0)
-    assert run.nodes[1].core.last_step == 300, "it has not heard of it"
-    run.finish()
-    assert len({node.finished.step for node in run.nodes if node.finished}) == 1
-
-
-def test_an_order_whose_state_nobody_has_any_more_does_not_hold_the_others() -> None:
-    run = Recorder(3, steps=60, slot_time=0.2)
-    run.at_step(5)
-    host = run.nodes[0]
-    run.world.partition([host], 30.0)
-    run.pass_time(25.0)
-    host.feed(ev.StopRequested(StopOrder(host.core.stop_step() or 0, b"host")))
-    run.when(lambda: run.nodes[1].core.last_step < 60)
-    assert run.nodes[1].core.applied > run.nodes[1].core.last_step
-    run.world.crash(host)
-    run.when(lambda: over(run.world))
-    assert {node.finished.step for node in run.nodes[1:] if node.finished} == {60}
-    assert run.reports(ef.Kind.STOP, "n1")[-1].endswith("the run goes on")
-
-
 def test_a_host_that_has_just_started_cannot_tell_where_to_stop() -> None:
     run = Recorder(3, steps=60)
     run.at_step(5)
     run.world.crash(run.nodes[0])
     run.world.restart(run.nodes[0], wiped=True)
-    assert run.nodes[0].core.stop_step() is None, "step 0 would undo the run"
-    run.when(lambda: run.nodes[0].core.stop_step() is not None)
-    assert (run.nodes[0].core.stop_step() or 0) >= 5
+    assert run.nodes[0].core.horizon() is None, "step 0 would undo the run"
+    run.when(lambda: run.nodes[0].core.horizon() is not None)
+    assert (run.nodes[0].core.horizon() or 0) >= 5
 
 
 def test_a_kicked_node_stops_and_the_others_go_on() -> None:

@@ -1,0 +1,194 @@
+"""What a run takes at this machine before its first step: memory, text, kernels, a first state.
+
+May import: net by `share`, jobs, worker, protocol, train, ui.events, node_config, config, errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+import psutil
+
+from p2pnode.config import RunConfig, RunOptions
+from p2pnode.errors import CheckpointError, ConfigError, MemoryNeedError
+from p2pnode.limits import LIMITS
+from p2pnode.node_config import NodeConfig
+from p2pnode.protocol.chain import END, Chain
+from p2pnode.protocol.fetch import Blob
+from p2pnode.protocol.identity import PeerId
+from p2pnode.protocol.messages import HEADER_BYTES, PART_BYTES
+from p2pnode.share import DataShare, share
+from p2pnode.train.arithmetic import kernels
+from p2pnode.train.checkpoint import CheckpointFolder, load
+from p2pnode.train.data import Dataset, open_dataset
+from p2pnode.train.footprint import footprint, megabytes
+from p2pnode.train.layout import layout_of
+from p2pnode.train.manifest import Manifest
+from p2pnode.train.state import State
+from p2pnode.train.trainer import Trainer
+from p2pnode.ui.events import Event, Info, Warn
+from p2pnode.worker import Urgency, Worker
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 5.0
+"""How often something that takes long says so."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Workshop:
+    """A trainer and the folder its states go to; one for as long as a node trains one model."""
+
+    trainer: Trainer
+    folder: CheckpointFolder
+
+    def take_up(self, chain: Chain, older: Chain | None) -> None:
+        """In the computing thread: go to the newest state here that is one of the chain's run.
+
+        older: what the states here were made under, None if that is not known. Of a rewound run
+        the states that hold wrong work are removed.
+        """
+        limit = chain.limit(older)
+        wrong_after = chain.discarded_after(older)
+        if wrong_after < END:
+            self.folder.discard(chain.config, wrong_after)
+        found = [self.folder.newest_of(chain.config, limit)]
+        here = self.trainer.committed
+        if here.step <= limit and here.config == chain.config.at(here.step):
+            found.append(here)
+        states = [state for state in found if state is not None]
+        newest = max(states, key=lambda state: state.step, default=None)
+        self.trainer.restart(chain.config, newest)
+
+
+class Preparation:
+    """The steps towards a run, in the order a node takes them."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        data: str | None,
+        worker: Worker,
+        show: Callable[[Event], None],
+    ) -> None:
+        """`data`: where this machine has the run's text, if it has."""
+        self._config = config
+        self._data = data
+        self._worker = worker
+        self._show = show
+
+    async def compute(self, job: Callable[..., T], *args: object, **kwargs: object) -> T:
+        """Anything that takes long, in the computing thread."""
+        return await self._worker.submit(Urgency.BACKGROUND, job, *args, **kwargs)
+
+    async def found_state(self, resume: str | None) -> State | None:
+        """The checkpoint the owner wants to go on from. Raises CheckpointError."""
+        if resume is None:
+            return None
+        if resume != "auto":
+            return await self.compute(load, resume)
+        folder = await self.compute(CheckpointFolder, self._config.out, self._config.keep)
+        found = await self.compute(folder.newest)
+        if found is None:
+            raise CheckpointError(f"--resume auto: {self._config.out} holds no checkpoint.")
+        return found[1]
+
+    def check_memory(self, config: RunConfig, manifest: Manifest) -> None:
+        """Say what the run takes here. Raises MemoryNeedError if there is not as much."""
+        need = footprint(config, manifest.size)
+        here = psutil.Process().memory_info().rss
+        free = int(psutil.virtual_memory().available)
+        if need.total - here > free:
+            raise MemoryNeedError(
+                f"This run takes up to {megabytes(need.total)} of memory ({need}), and only "
+                f"{megabytes(free + here)} can be had here. Close other programs, or take a "
+                "smaller model or shorter sequences."
+            )
+        self._show(
+            Info(
+                text=f"Takes up to {megabytes(need.total)} of memory here ({need}); "
+                f"{megabytes(free + here)} can be had."
+            )
+        )
+
+    async def own_text(self) -> Dataset:
+        """The text that this machine's owner named, or the built-in one."""
+        return await self.compute(open_dataset, self._data)
+
+    async def find_text(
+        self,
+        manifest: Manifest,
+        source: DataShare | None,
+        donors: Callable[[], Iterable[PeerId]],
+    ) -> Dataset:
+        """The run's text: from --data, built in, or from the other members. Then serve it too."""
+        if self._data is not None or manifest.kind == "builtin" or source is None:
+            dataset = await self.compute(open_dataset, self._data, manifest)
+        else:
+            size = min(manifest.size, LIMITS.shared_data_bytes)
+            text = f"Fetching the run's text ({size / 2**20:.1f} MiB) from the other machines …"
+            self._show(Info(text=text))
+            raw = await source.fetch(size, donors, self._show_progress)
+            dataset = await self.compute(Dataset.from_blob, manifest, raw)
+        blob = await self.compute(text_blob, dataset)
+        if source is not None and blob is not None:
+            source.serve(blob)
+        return dataset
+
+    def _show_progress(self, here: int, total: int) -> None:
+        if total:
+            self._show(Info(text=f"  {here * 100 // total} % of the text is here"))
+
+    async def workshop(self, config: RunConfig, dataset: Dataset) -> Workshop:
+        """Compile, make the first state, open the checkpoint folder. Raises P2PNodeError."""
+        if max_message(config) > LIMITS.bulk_bytes:
+            raise ConfigError(
+                f"The model has {layout_of(config.model).size:,} parameters; their sums do not fit "
+                f"a message of {LIMITS.bulk_bytes // 2**20} MiB. Make it smaller."
+            )
+        self._show(Info(text="Preparing the kernels …"))
+        trainer = await self._patiently(
+            self.compute(Trainer, config, dataset, reference=self._config.reference),
+            "Still compiling the kernels (once per machine and version)",
+        )
+        for kernel, reason in trainer.kernels.demoted.items():
+            self._show(Warn(text=f"Kernel {kernel} runs in its slow form: {reason}"))
+        folder = await self.compute(CheckpointFolder, self._config.out, self._config.keep)
+        return Workshop(trainer, folder)
+
+    async def _patiently(self, work: Coroutine[Any, Any, T], text: str) -> T:
+        """Await `work` and say every few seconds that it goes on."""
+        task = asyncio.ensure_future(work)
+        try:
+            seconds = 0.0
+            while not (await asyncio.wait({task}, timeout=PATIENCE_SECONDS))[0]:
+                seconds += PATIENCE_SECONDS
+                self._show(Info(text=f"{text}: {seconds:.0f} s …"))
+            return task.result()
+        finally:
+            task.cancel()
+
+
+def make_run_config(options: RunOptions, dataset: Dataset) -> RunConfig:
+    """In the computing thread: the configuration of a new run on this text."""
+    return options.config(
+        arithmetic_version=kernels.ARITHMETIC_VERSION,
+        gates_digest=kernels.gates_digest(),
+        data=dataset.manifest.hash(),
+    )
+
+
+def text_blob(dataset: Dataset) -> Blob | None:
+    """In the computing thread: the text to hand to members, None if there is none or too much."""
+    manifest = dataset.manifest
+    if manifest.kind == "builtin" or manifest.size > LIMITS.shared_data_bytes:
+        return None
+    return share(dataset.blob())
+
+
+def max_message(config: RunConfig) -> int:
+    """Largest message of a run in bytes: all parameters in one shard, and evidence beside them."""
+    return 4 * layout_of(config.model).size + HEADER_BYTES + PART_BYTES
