@@ -29,7 +29,7 @@ from p2pnode.errors import (
 from p2pnode.jobs import Jobs
 from p2pnode.net import events as wire
 from p2pnode.net.watchdog import Watchdog
-from p2pnode.orders import Orders, told
+from p2pnode.orders import Orders, sentence
 from p2pnode.prepare import Preparation, Workshop, make_run_config, max_message, text_blob
 from p2pnode.protocol import effects, events
 from p2pnode.protocol.chain import Chain, Records
@@ -402,7 +402,7 @@ class Node:
     def _follow(self, chain: Chain, older: Chain, *, here: bool) -> None:
         """Another chain holds: tell the others, and go on or begin again."""
         for record in chain.records[chain.shared(older) :]:
-            self._console.show(told(record, chain, self._room.name(record.signer)))
+            self._console.show(sentence(record, chain, self._room.name(record.signer)))
         self._room.tell_all(RecordNews(chain.signed))
         session = self._session
         if session is None or self._leaving:

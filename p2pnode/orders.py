@@ -108,7 +108,7 @@ class Orders:
         return chain
 
 
-def told(record: Record, chain: Chain, signer: str) -> Info:
+def sentence(record: Record, chain: Chain, signer: str) -> Info:
     """What a record means to the owners; `signer`: a clean name."""
     step = record.step
     if record.kind == "change":

@@ -17,7 +17,7 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.messages import Message, decode, encode
 from p2pnode.rehearse import toy
-from p2pnode.rehearse.machine import RUN, Machine
+from p2pnode.rehearse.machine import Machine
 from p2pnode.rehearse.world import World
 from tests.fuzz import shapes
 
@@ -78,7 +78,7 @@ class HostileRun:
             wire = msgspec.msgpack.decode(b"".join(encode(message))[4:])
         else:
             wire, payload = draw(shapes.values(kind)), b""
-            wire[1] = RUN
+            wire[1] = self.honest[0].chain.tag
         for _ in range(draw(st.integers(0, 3))):
             place = draw(st.integers(1, len(wire) - 1))
             match draw(st.integers(0, 2)):

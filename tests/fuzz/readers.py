@@ -40,7 +40,13 @@ from p2pnode.protocol.fetch import Fetcher
 from p2pnode.protocol.frames import Channel as Lane
 from p2pnode.protocol.frames import Reassembler, frame_kind, unpack_relay, unpack_value
 from p2pnode.protocol.identity import Identity
-from p2pnode.protocol.lobby import LobbyMessage, check_announce, decode_lobby
+from p2pnode.protocol.lobby import (
+    Announce,
+    LobbyMessage,
+    RecordNews,
+    check_manifest,
+    decode_lobby,
+)
 from p2pnode.protocol.pairing import PAIRING, PairingMessage, decode_pairing
 from p2pnode.protocol.roster import Member, _Both, open_roster, sign_roster
 from p2pnode.protocol.text import clean, visible
@@ -79,8 +85,10 @@ def _message(header: Any) -> bytes:
 
 def _lobby(raw: bytes) -> None:
     message = decode_lobby(raw)
-    if hasattr(message, "config"):
-        check_announce(message, ALICE.key, ROOM)
+    if isinstance(message, Announce | RecordNews):
+        chain = open_chain(message.records, ROOM, [ALICE.peer_id])
+        if isinstance(message, Announce):
+            check_manifest(chain, message.manifest)
 
 
 def _frames(raw: bytes) -> None:
