@@ -25,6 +25,7 @@ from p2pnode.net.signals import Signal, decode_signal, encode_signal
 from p2pnode.node_config import NodeConfig
 from p2pnode.protocol import admit_effects
 from p2pnode.protocol.admit import Admission
+from p2pnode.protocol.attendance import Attendance, Sign
 from p2pnode.protocol.code import Invite as Invitation
 from p2pnode.protocol.code import RoomKeys
 from p2pnode.protocol.identity import Identity, PeerId, short_id
@@ -122,8 +123,11 @@ class Room:
         self._invited = False
         self._waiting_shown = False
         self._host_absent = False
-        self._present: set[PeerId] = set()
+        self._shown: frozenset[PeerId] | None = None
+        """Members that the server shows; None while it shows none of them to this node."""
+        self._attendance = Attendance(ticket.identity.peer_id)
         self._timer: asyncio.TimerHandle | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self._asked: PeerId | None = None
         self._question: str | None = None
         self.mesh: Mesh
@@ -155,9 +159,10 @@ class Room:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         await self.mesh.close()
+        for timer in (self._timer, self._next_look):
+            if timer is not None:
+                timer.cancel()
         await self._client.__aexit__(None, None, None)
 
     async def run(self) -> None:
@@ -173,7 +178,8 @@ class Room:
                 case Lent():
                     self.mesh.set_ice(self._ice_policy(event.ice))
                 case Offline():
-                    self._present.clear()
+                    self._shown = None
+                    self._look_around()
                     if self._online:
                         self._online = False
                         self._console.show(
@@ -231,9 +237,30 @@ class Room:
 
     def _note_presence(self, view: View) -> None:
         """Members that have just come can be offered a link at once."""
-        for peer in set(view.members) - self._present:
+        for peer in set(view.members) - (self._shown or frozenset()):
             self.mesh.reachable(peer)
-        self._present = set(view.members)
+        self._shown = None if view.role == "waiting" else frozenset(view.members)
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """Say which members are not where they should be."""
+        loop = asyncio.get_running_loop()
+        members = self.roster.ids if self.roster is not None else ()
+        due = self._attendance.look(members, self._shown, self.mesh.links(), loop.time())
+        for sign, peers in due.items():
+            names = ", ".join(f"{self.name(peer)} ({short_id(peer)})" for peer in peers)
+            if sign is Sign.HIDDEN:
+                text = f"The server does not show {names}, though linked to this machine: either "
+                text += "their connection to it is broken, or it keeps members apart."
+                self._console.show(Warn(text=text))
+            else:
+                text = f"{len(peers)} of {len(members)} members are not here: {names}. They are "
+                text += "switched off or cut off, or the server keeps you apart."
+                self._console.show(Info(text=text))
+        if self._next_look is not None:
+            self._next_look.cancel()
+        at = self._attendance.next_deadline()
+        self._next_look = None if at is None else loop.call_at(at, self._look_around)
 
     def _note_host(self, view: View) -> None:
         """Tell a waiting owner when nobody is there who could answer."""
@@ -420,6 +447,7 @@ class Room:
         self._remember(roster)
         self.mesh.set_members({member.id: member.relay_key for member in roster.members})
         self.tell_all(RosterNews(roster.encode()))
+        self._look_around()
         self._occupant.on_roster(roster, removed)
 
     # The mesh
@@ -472,6 +500,7 @@ class Room:
                 if self.roster is not None:
                     self.tell(peer, RosterNews(self.roster.encode()))
                 self._occupant.on_link_up(peer)
+                self._look_around()
             case wire.LinkDown(peer=peer):
                 connected = len(self.mesh.links()) + 1
                 self._console.show(
@@ -483,6 +512,7 @@ class Room:
                     )
                 )
                 self._occupant.on_link_down(peer)
+                self._look_around()
 
     def _on_lobby(self, event: wire.Received) -> None:
         try:
