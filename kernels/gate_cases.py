@@ -310,6 +310,13 @@ def _cross_entropy(form: Form) -> Iterator[Any]:
     yield _attempt(form, bad, _ids("targets", 2, 5))
 
 
+def _cross_entropy_in_place(form: Form) -> Iterator[Any]:
+    for vocab in (5, 33):
+        logits = floats(f"logits {vocab}", 7, vocab)
+        yield form(logits, _ids("targets", 7, vocab), logits)
+        yield logits
+
+
 def _grid(form: Form) -> Iterator[Any]:
     for limit, exponent in (
         (2**31 - 1, -30),
@@ -390,7 +397,8 @@ GATES: dict[str, Callable[[Form], Iterable[Any]]] = {
 }
 
 UNNAMED: dict[str, Callable[[Form], Iterable[Any]]] = {
-    name: functools.partial(_float_left, name) for name in ("linear", "linear_dx", "linear_dw")
+    **{name: functools.partial(_float_left, name) for name in ("linear", "linear_dx", "linear_dw")},
+    "cross_entropy": _cross_entropy_in_place,
 }
 """Further cases, which every form must answer too. They combine what `GATES` pins already, so they
 are no part of the arithmetic's name."""

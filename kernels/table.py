@@ -333,15 +333,16 @@ class Kernels:
 
     # Loss
 
-    def cross_entropy(self, logits: F32, targets: I32) -> tuple[int, F32]:
+    def cross_entropy(self, logits: F32, targets: I32, in_place: bool = False) -> tuple[int, F32]:
         """logits[M, V], targets int32 [M] -> (loss, dlogits[M, V]).
 
         loss: summed over the M tokens, an integer in units of 2^-24. dlogits: of the mean loss
-        over the M tokens.
+        over the M tokens; with `in_place` in the memory of logits, which are without meaning
+        after a refusal.
         """
         logits = _f32("logits", logits, None, None)
         targets = _ids("targets", targets, *logits.shape)
-        return self._run("cross_entropy", logits, targets)
+        return self._run("cross_entropy", logits, targets, *([logits] if in_place else []))
 
     # Gradient grid and optimizer, on flat vectors
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from p2pnode import __version__
+from p2pnode.bench.command import add_bench
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import P2PNodeError, UsageError
 from p2pnode.node_config import NodeConfig, default_home, ice_servers, room_code, signal_url
@@ -102,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_rehearse(commands)
     _add_devices(commands)
+    add_bench(commands)
     _add_reproduce(commands)
     return top
 

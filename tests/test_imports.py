@@ -18,7 +18,7 @@ LAYERS = (
     ("p2pnode.node",),
     ("p2pnode.prepare",),
     ("p2pnode.room", "p2pnode.session", "p2pnode.share", "p2pnode.orders"),
-    ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices"),
+    ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),
     ("p2pnode.bundle",),
     ("p2pnode.ui", "p2pnode.net"),
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
@@ -47,7 +47,7 @@ SOLE_IMPORTERS = {
     ),
     "time": (
         *("p2pnode.demo", "p2pnode.join", "p2pnode.net", "p2pnode.rehearse_command"),
-        "signaling",
+        *("p2pnode.bench", "signaling"),
     ),
 }
 

@@ -12,11 +12,11 @@ from ..errors import NonFiniteInputError
 from ..types import F32, I32
 from ..workspace import empty
 from .compile import kernel
+from .lanes import lane_sum, pad_lanes
 from .scalar import (
     INFINITY_BITS,
     LEAST_KEY,
     ONE,
-    clear_lanes,
     exp32,
     fold_lanes,
     from_key,
@@ -27,10 +27,12 @@ from .scalar import (
 
 
 @kernel
-def _cross_entropy(logits, targets, lanes, wide, dlogits):
-    """Loss in units of 2^-24, -1 if a logit is not finite, -2 if the loss is out of bounds."""
+def _cross_entropy(logits, targets, row, wide, dlogits):
+    """Loss in units of 2^-24, -1 if a logit is not finite, -2 if the loss is out of bounds.
+
+    row float32 [V rounded up to lanes], wide float64 [16]: scratch. dlogits may be logits.
+    """
     tokens, vocab = logits.shape
-    whole = vocab // 16 * 16
     inverse_tokens = ONE / np.float32(tokens)
     for j in range(16):
         wide[j] = 0.0
@@ -43,33 +45,27 @@ def _cross_entropy(logits, targets, lanes, wide, dlogits):
         if top >= INFINITY_BITS:
             return np.int64(-1)
         peak = from_key(key)
-        clear_lanes(lanes)
         for v in range(vocab):
-            dlogits[t, v] = exp32(logits[t, v] - peak)
-        for v in range(0, whole, 16):
-            for j in range(16):
-                lanes[j] = lanes[j] + dlogits[t, v + j]
-        for j in range(vocab - whole):
-            lanes[j] = lanes[j] + dlogits[t, whole + j]
-        total = fold_lanes(lanes)
+            row[v] = exp32(logits[t, v] - peak)
+        total = lane_sum(row, 0, pad_lanes(row, vocab))
         target = targets[t]
         loss = log32(total) - (logits[t, target] - peak)
         wide[t % 16] += np.float64(loss)
         inverse = ONE / total
-        p = dlogits[t, target] * inverse
         for v in range(vocab):
-            dlogits[t, v] = dlogits[t, v] * inverse * inverse_tokens
-        dlogits[t, target] = (p - ONE) * inverse_tokens
+            dlogits[t, v] = row[v] * inverse * inverse_tokens
+        dlogits[t, target] = (row[target] * inverse - ONE) * inverse_tokens
     loss_sum = fold_lanes(wide)
     if not loss_sum < LOSS_BOUND:
         return np.int64(-2)
     return np.int64(np.rint(loss_sum * LOSS_UNIT))
 
 
-def cross_entropy(logits: F32, targets: I32) -> tuple[int, F32]:
+def cross_entropy(logits: F32, targets: I32, out: F32 | None = None) -> tuple[int, F32]:
     """-> loss of the slot in units of 2^-24, dlogits[M, V]."""
-    dlogits: F32 = empty(logits.shape, np.float32)
-    loss = _cross_entropy(logits, targets, empty(16, np.float32), empty(16, np.float64), dlogits)
+    dlogits: F32 = empty(logits.shape, np.float32) if out is None else out
+    row = empty(-(-logits.shape[1] // 16) * 16, np.float32)
+    loss = _cross_entropy(logits, targets, row, empty(16, np.float64), dlogits)
     if loss == -2:
         raise NonFiniteInputError("the loss is too large to be counted; the logits diverge.")
     if loss < 0:

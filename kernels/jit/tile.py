@@ -147,7 +147,7 @@ class _Quads:
         return builder.call(function, [total, builder.bitcast(a, kind), builder.bitcast(b, kind)])
 
 
-_MODES: dict[str, Any] = {"pairs": _Pairs, "outer": _Outer, "quads": _Quads}
+MODES: dict[str, Any] = {"pairs": _Pairs, "outer": _Outer, "quads": _Quads}
 
 
 def _sums(builder: Any, mode: Any, left: Any, steps: tuple[Any, Any, Any], right: Any, count: Any,
@@ -224,7 +224,7 @@ def tile_add(
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         at = _pointers(context, builder, signature, args)
-        sums = _sums(builder, _MODES[WORDS], at(0), args[2:5], at(5), args[7], [_ZERO] * _VECTORS)
+        sums = _sums(builder, MODES[WORDS], at(0), args[2:5], at(5), args[7], [_ZERO] * _VECTORS)
         out, kind = at(8), ir.VectorType(_f64, LANES)
         for i, total in enumerate(sums):
             place = _constant(i * LANES)
@@ -261,7 +261,7 @@ def scaled(mode: str) -> Any:
             if mode == "quads":
                 base = at(8)
                 first = [_load(builder, base, _constant(v * LANES), _SUMS) for v in range(_VECTORS)]
-            sums = _sums(builder, _MODES[mode], at(0), args[2:5], at(5), args[7], first)
+            sums = _sums(builder, MODES[mode], at(0), args[2:5], at(5), args[7], first)
             floats = ir.VectorType(_f32, LANES)
             scales, columns, result = at(10), at(12), at(14)
             factors = [

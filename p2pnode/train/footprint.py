@@ -69,8 +69,8 @@ def _per_token(config: RunConfig) -> int:
     """Bytes that forward and backward pass hold for a token; within 5 % of what was measured."""
     m = config.model
     layer = 4 * (8 * m.width + 3 * m.ffn) + 3 * m.width  # float32 activations, int8 q, k, v
-    passing = 4 * (6 * m.width + 4 * m.ffn)  # gradients of one layer
-    return m.layers * layer + passing + 3 * 4 * m.vocab
+    passing = 4 * (8 * m.width + 5 * m.ffn)  # gradients of one layer, and what they multiply
+    return m.layers * layer + passing + 4 * m.vocab
 
 
 def megabytes(size: int) -> str:

@@ -47,7 +47,7 @@ def loss_and_gradient(w: Weights, inputs: Tokens, targets: Tokens) -> tuple[int,
     """
     ops = w.ops
     run = _forward(w, inputs)
-    value, dlogits = ops.cross_entropy(run.logits, targets.reshape(-1))
+    value, dlogits = ops.cross_entropy(run.logits, targets.reshape(-1), in_place=True)
 
     layout = layout_of(w.model)
     flat = np.empty(layout.size, np.float32)

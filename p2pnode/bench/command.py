@@ -1,0 +1,64 @@
+"""`python -m p2pnode bench`: its subcommands' options.
+
+May import: machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from p2pnode.bench.machine import PROCESSORS, run_in_own_process
+
+HELP = """Measure this machine. Candidates run in turn in every round; ratios are
+medians of the ratios within a round. Times are CPU time of one thread.
+
+kernels: the exact products against numpy's float32 product (its BLAS kernel is
+named), and operations on long vectors against a copy.
+step: forward and backward of one slot against PyTorch (install the extra
+`torch`), with a profile."""
+
+
+def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `bench` and its subcommands."""
+    bench = commands.add_parser(
+        "bench",
+        help="measure the arithmetic on this machine",
+        description=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = bench.add_subparsers(required=True, metavar="WHAT")
+    kernels = parts.add_parser("kernels", help="exact products and vectors against numpy")
+    kernels.add_argument(
+        "--against", choices=("numpy",), default="numpy", help="what to compare with"
+    )
+    kernels.set_defaults(run=_run, module="p2pnode.bench.kernels", threads=1)
+    step = parts.add_parser("step", help="forward and backward of one slot against PyTorch")
+    step.add_argument(
+        "--against",
+        default="torch",
+        metavar="LIST",
+        help="of numpy (nothing beside), torch, compile (torch.compile too); default torch",
+    )
+    step.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default 1)")
+    step.add_argument(
+        "--models", type=int, nargs="*", metavar="I", help="numbers of the models, from 0 to 2"
+    )
+    step.set_defaults(run=_run, module="p2pnode.bench.step")
+    for part in (kernels, step):
+        part.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds (default 15)")
+        part.add_argument(
+            "--as",
+            dest="processor",
+            choices=tuple(PROCESSORS),
+            default="host",
+            help="compute as an older x86 processor would: every library is held to what it has",
+        )
+
+
+def _run(options: argparse.Namespace) -> int:
+    arguments = ["--rounds", str(options.rounds)]
+    if options.module.endswith(".step"):
+        arguments += ["--against", options.against, "--threads", str(options.threads)]
+        if options.models:
+            arguments += ["--models", *map(str, options.models)]
+    return run_in_own_process(options.module, arguments, options.processor, options.threads)

@@ -1,0 +1,85 @@
+"""The benchmark measures what it says: rounds are paired, the environment is clean, rows add up."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from p2pnode import cli
+from p2pnode.bench import kernels as kernel_bench
+from p2pnode.bench import machine, rounds, step
+from p2pnode.config import ModelConfig
+from p2pnode.train.arithmetic import kernels
+
+
+def test_ratios_are_taken_within_rounds() -> None:
+    """The machine got slower by four from round to round; that must cancel out."""
+    times = rounds.Times({"base": [1.0, 4.0, 16.0], "other": [0.5, 2.0, 32.0]})
+    assert times.median("base") == 4.0
+    assert times.speed("other", "base") == 2.0
+
+
+def test_candidates_are_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(rounds.time, "thread_time", lambda: float(next(ticks)))
+    ran: list[str] = []
+    times = rounds.measure({n: lambda n=n: ran.append(n) for n in "ab"}, 3)  # type: ignore[misc]
+    assert "".join(ran[4:]) == "ababab"
+    assert times.median("a") == 1.0
+
+
+def test_the_environment_holds_nothing_that_slows_a_blas() -> None:
+    given = {"OPENBLAS_CORETYPE": "Prescott", "OPENBLAS_L2_SIZE": "1", "HOME": "/h"}
+    clean = machine.environment("host", 1, given)
+    assert clean == {
+        "HOME": "/h", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+    }  # fmt: skip
+    assert machine.environment("sse", 1, given)["OPENBLAS_CORETYPE"] == "Nehalem"
+
+
+def test_options_reach_the_measuring_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def run(*args: object) -> int:
+        seen.append(args)
+        return 3
+
+    monkeypatch.setattr("p2pnode.bench.command.run_in_own_process", run)
+    assert cli.main(["bench", "step", "--rounds", "2", "--models", "1", "--as", "avx2"]) == 3
+    assert seen == [
+        (
+            "p2pnode.bench.step",
+            ["--rounds", "2", "--against", "torch", "--threads", "1", "--models", "1"],
+            "avx2",
+            1,
+        )
+    ]
+
+
+def test_a_products_row_compares_with_numpy(compiled_ops: kernels.Kernels) -> None:
+    (row,) = list(kernel_bench._forward(compiled_ops, 1, 12, 16, 32))[1:2]
+    assert row[:2] == ("int8, weights packed", "12, 16, 32")
+    assert float(row[4]) > 0
+
+
+def test_a_steps_table_names_every_candidate_and_operation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ModelConfig(vocab=64, width=16, layers=1, heads=2, ffn=24, seq_len=128)
+    monkeypatch.setattr(
+        step, "MODELS", {"small": (small.width, small.layers, small.heads, small.ffn, small.vocab)}
+    )
+    step.main(["--rounds", "1", "--against", "torch"])
+    printed = capsys.readouterr().out
+    exact, torch = (
+        next(line for line in printed.splitlines() if line.startswith(f"| {name} |")).split("|")
+        for name in ("exact", "torch eager")
+    )
+    assert float(exact[5]) == pytest.approx(float(torch[5]), rel=1e-3)
+    assert "linear_dw" in printed
+
+
+@pytest.fixture(scope="module")
+def compiled_ops() -> kernels.Kernels:
+    return kernels.load()
