@@ -26,8 +26,8 @@ class Footprint:
     frozen: int
     """One serialised state: a checkpoint on its way to disk, or what joiners are given."""
     gradients: int
-    """A slot's gradient, before and after rounding, the matrices in integers, and the sums of the
-    step: of a set, of what others sent, of own shards, and of all."""
+    """A slot's gradient, before and after rounding, the matrices in integers and laid out for
+    products, and the sums of the step: of a set, of what others sent, of own shards, and of all."""
     kept: int
     """Averages of past steps, for nodes that fell behind."""
     activations: int
@@ -57,7 +57,7 @@ def footprint(config: RunConfig, text_bytes: int) -> Footprint:
         program=PROGRAM,
         states=2 * state,
         frozen=state,
-        gradients=(4 + 4 + 3 + 4 * 4) * size,
+        gradients=(4 + 4 + 7 + 4 * 4) * size,
         kept=LIMITS.kept_steps * 4 * size,
         activations=config.tokens_per_slot * _per_token(config),
         # As read, as one text, and as handed to members that lack it.
