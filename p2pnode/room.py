@@ -501,6 +501,15 @@ class Room:
                     self.tell(peer, RosterNews(self.roster.encode()))
                 self._occupant.on_link_up(peer)
                 self._look_around()
+            case wire.Unlinked(peer=peer):
+                self._console.show(
+                    Warn(
+                        text=f"No direct connection to {self.name(peer)} ({short_id(peer)}): "
+                        f"{event.reason}. It is tried again, and meanwhile what you say to each "
+                        "other goes through another machine, if there is one. Between strict "
+                        "networks a TURN server helps (--turn)."
+                    )
+                )
             case wire.LinkDown(peer=peer):
                 connected = len(self.mesh.links()) + 1
                 self._console.show(

@@ -31,7 +31,7 @@ HTTP = "http://example.org:8765"
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in ("P2PNODE_HOME", "P2PNODE_ROOM", "P2PNODE_SIGNAL", "P2PNODE_LOG"):
+    for name in ("P2PNODE_HOME", "P2PNODE_ROOM", "P2PNODE_SIGNAL", "P2PNODE_LOG", "P2PNODE_TURN"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -212,6 +212,25 @@ def test_a_terminal_that_lacks_a_letter_is_no_error() -> None:
 
 
 # Flags
+
+
+def test_turn_servers_can_come_from_the_environment(
+    join: Callable[..., Joined], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command line can be read by every user of the machine."""
+    monkeypatch.setenv("P2PNODE_TURN", "turn:u:p@a  turns:u:p@b:1")
+    seen = join("--signal", HTTP, "--stun", "stun:c")
+    assert seen.config.ice_servers == ("stun:c", "turn:u:p@a", "turns:u:p@b:1")
+    seen = join("--signal", HTTP, "--turn", "turn:u:p@d")
+    assert seen.config.ice_servers == ("turn:u:p@d",)
+
+
+@pytest.mark.parametrize("flags", [("--stun", "turn:u:p@a"), ("--turn", "stun:a")])
+def test_servers_of_the_other_kind_are_refused(
+    flags: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["join", "--signal", HTTP, *flags]) == 2
+    assert "Error" not in capsys.readouterr().err
 
 
 def test_join_passes_on_what_it_was_told(join: Callable[..., Joined], tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ class Attempt:
         self.on_closed: Callable[[Exception], None] | None = None
         self.offered_at: float | None = None
         """When an offer went out (loop time); None before, and if it is for us to answer."""
+        self.met = False
+        """Whether the peer has taken part: its description has come."""
         self._slots = slots
         self._send_signal = send_signal
         self._limits = limits
@@ -46,7 +48,7 @@ class Attempt:
         self.transport = RtcTransport(ice, self._frame, self._closed, limits)
 
     async def offer(self) -> None:
-        """Offer, wait for the answer, connect. Raises PeerError, ConnectionError, TimeoutError.
+        """Offer, wait for the answer, connect. Raises PeerError, ConnectionError.
 
         No slot is held while waiting: the other side may be busy with its own handshakes.
         """
@@ -54,14 +56,19 @@ class Attempt:
             sdp = await self.transport.offer()
         self.offered_at = asyncio.get_running_loop().time()
         self._send_signal(Offer(self.link, sdp))
-        async with asyncio.timeout(self._limits.handshake):
-            answer = await self.answered
+        try:
+            async with asyncio.timeout(self._limits.handshake):
+                answer = await self.answered
+        except TimeoutError:
+            raise ConnectionError("it has not answered in time") from None
         async with self._slots:
+            self.met = True
             await self.transport.accept(answer.sdp)
             await self._open()
 
     async def answer(self, offer: Offer) -> None:
         """Answer the offer and connect. Raises as `offer` does."""
+        self.met = True
         async with self._slots:
             sdp = await self.transport.answer(offer.sdp)
             self._send_signal(Answer(self.link, sdp))
@@ -84,8 +91,11 @@ class Attempt:
             await self.transport.close()
 
     async def _open(self) -> None:
-        async with asyncio.timeout(self._limits.handshake):
-            await asyncio.shield(self.transport.opened)
+        try:
+            async with asyncio.timeout(self._limits.handshake):
+                await asyncio.shield(self.transport.opened)
+        except TimeoutError:
+            raise ConnectionError("no path between the two machines was found") from None
 
     def _frame(self, channel: Channel, frame: bytes) -> None:
         if self.on_frame is not None:

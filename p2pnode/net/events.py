@@ -47,6 +47,15 @@ class LinkDown:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Unlinked:
+    """Attempts at a direct link to `peer` have failed although it took part; they go on. Said once
+    until there is a link."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Received:
     """A whole message from `peer`. The receiver owns `message`; nobody else keeps it."""
 
@@ -68,7 +77,7 @@ class Heard:
     nbytes: int
 
 
-MeshEvent: TypeAlias = LinkUp | LinkDown | Received | Heard
+MeshEvent: TypeAlias = LinkUp | LinkDown | Unlinked | Received | Heard
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

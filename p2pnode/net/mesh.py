@@ -29,11 +29,12 @@ from p2pnode.net.events import (
     PeerId,
     Priority,
     Received,
+    Unlinked,
 )
 from p2pnode.net.ice import IcePolicy, check_library
 from p2pnode.net.link import Link, LinkCallbacks
 from p2pnode.net.relay import Relays
-from p2pnode.net.signals import Answer, Offer, Signal
+from p2pnode.net.signals import Answer, Gone, Offer, Signal
 from p2pnode.protocol.frames import RUN_TAG_BYTES, BufferLike, Channel, Kind, pack_relay
 from p2pnode.protocol.text import visible
 
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 
 TICK = 0.25
 """Seconds between looks at silence, heartbeats and retries."""
+
+UNLINKED_FAILURES = 2
+"""So many attempts that failed although both sides took part are told to the owner."""
 
 EXCUSED = 1.0
 """A tick that is late by more than this many seconds is not held against the peers."""
@@ -57,6 +61,8 @@ class _Peer:
     task: asyncio.Task[None] | None = None
     link: Link | None = None
     failures: int = 0
+    pathless: int = 0
+    """Attempts since the last link in which both sides took part, in vain."""
     retry_at: float = 0.0
     refused_until: float = 0.0
     """After a broken rule: offers are ignored until then."""
@@ -160,8 +166,12 @@ class Mesh:
                     del self._early[next(iter(self._early))]
                 self._early[peer] = (self._loop.time(), signal)
             return
+        attempt = state.attempt
+        if isinstance(signal, Gone):
+            if attempt and attempt.link == signal.link and state.link is not None:
+                self._ended(peer, attempt, ConnectionError("it has lost the connection"))
+            return
         if isinstance(signal, Answer):
-            attempt = state.attempt
             if attempt and attempt.link == signal.link and not attempt.answered.done():
                 attempt.answered.set_result(signal)
             return
@@ -170,7 +180,7 @@ class Mesh:
             return
         if self._loop.time() < state.refused_until:
             return
-        if state.attempt and state.attempt.link == signal.link:
+        if attempt and attempt.link == signal.link:
             return  # the same offer again
         self._end(peer, "the peer began a new connection")
         self._begin(peer, state, signal.link, signal)
@@ -298,8 +308,6 @@ class Mesh:
             await (attempt.offer() if offer is None else attempt.answer(offer))
         except P2PNodeError as error:
             self._ended(peer, attempt, error)
-        except TimeoutError:
-            self._ended(peer, attempt, ConnectionError("no answer in time"))
         except Exception as error:  # aiortc's state machines raise many types
             self._ended(peer, attempt, ConnectionError(str(error) or repr(error)))
         else:
@@ -322,7 +330,7 @@ class Mesh:
             link.set_run(*self._run)
         state.link = link
         state.task = None
-        state.failures = 0
+        state.failures = state.pathless = 0
         self._relays.drop(peer)
         self._emit(LinkUp(peer))
         link.tick()
@@ -339,6 +347,12 @@ class Mesh:
         if state is None or state.attempt is not attempt:
             return  # an older one
         fault = isinstance(error, PeerError | VersionMismatchError)
+        if state.link is not None and not fault and peer < self._me:
+            self._send_signal(peer, Gone(attempt.link))
+        if state.link is None and attempt.met:
+            state.pathless += 1
+            if state.pathless == UNLINKED_FAILURES:
+                self._emit(Unlinked(peer, str(error)))
         pause = min(self._limits.reconnect, FIRST_RETRY * 2.0**state.failures)
         state.failures = min(state.failures + 1, 16)
         if fault:

@@ -1,4 +1,4 @@
-"""Offer and Answer: what two meshes say to each other through the signaling server.
+"""Offer, Answer, Gone: what two meshes say to each other through the signaling server.
 
 The mesh makes and takes them; sealing and signing them is the envelope's work. May import: errors.
 """
@@ -33,9 +33,16 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="answe
     sdp: Sdp
 
 
-Signal: TypeAlias = Offer | Answer
+class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gone"):
+    """The connection of this name has ended at this side, as after a change of address. Said by the
+    peer with the larger id, which cannot offer a new one."""
 
-_decoder = msgspec.msgpack.Decoder(Offer | Answer)
+    link: LinkId
+
+
+Signal: TypeAlias = Offer | Answer | Gone
+
+_decoder: msgspec.msgpack.Decoder[Signal] = msgspec.msgpack.Decoder(Signal)
 
 
 def encode_signal(signal: Signal) -> bytes:

@@ -30,7 +30,7 @@ from p2pnode.net.ice_servers import IceServer
 from p2pnode.net.rtc import fingerprint, max_message
 from p2pnode.net.seal import FramesLostError, SealedSession
 from p2pnode.net.signaling_url import is_loopback, server_url, stun_url
-from p2pnode.net.signals import Answer, Offer, decode_signal
+from p2pnode.net.signals import Answer, Gone, Offer, decode_signal
 from p2pnode.protocol import messages as step
 from p2pnode.protocol.admit_messages import Decision, Knock, decode_decision, decode_knock
 from p2pnode.protocol.chain import Record, SignedRecord, begin, decode_records, open_chain
@@ -240,7 +240,7 @@ READERS = {
     "frames": Reader(_frames, (PEER, errors.VersionMismatchError)),
     "step-message": Reader(step.decode, (PEER,), (step.Message,), _message),
     "lobby-message": Reader(_lobby, (PEER, errors.ConfigError), (LobbyMessage,)),
-    "signal": Reader(decode_signal, (PEER,), (Offer | Answer,)),
+    "signal": Reader(decode_signal, (PEER,), (Offer | Answer | Gone,)),
     "envelope": Reader(_envelope, (PEER,), (_Inside,), _sealed),
     "relayed-frame": Reader(_session, (PEER, FramesLostError)),
     "pairing": Reader(

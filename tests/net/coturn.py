@@ -32,6 +32,8 @@ class Coturn:
 
     def server(self, transport: str = "udp", password: str = "password") -> IceServer:
         host = f"[{self.host}]" if ":" in self.host else self.host
+        if transport == "tls":
+            return IceServer.parse(f"turns:user:{password}@{host}:{self.port}")
         return IceServer.parse(f"turn:user:{password}@{host}:{self.port}?transport={transport}")
 
     def log(self) -> str:
@@ -52,13 +54,15 @@ async def coturn(
     *,
     secret: bool = False,
     config: str | None = None,
+    tls: tuple[Path, Path] | None = None,
     within: Sequence[str] = (),
 ) -> AsyncIterator[Coturn]:
     """A server until the end.
 
     secret: take the time-limited credentials made with SECRET instead of the static user. config:
-    the text of a configuration file, which then says who may use it. within: a command that starts
-    it elsewhere, as `ip netns exec NAME`.
+    the text of a configuration file, which then says who may use it. tls: a certificate and its
+    key; the port then also takes TLS. within: a command that starts it elsewhere, as
+    `ip netns exec NAME`.
     """
     assert PROGRAM is not None
     port = free_port() if port is None else port
@@ -69,6 +73,11 @@ async def coturn(
     )
     with tempfile.TemporaryDirectory(prefix="coturn-") as folder:
         log = Path(folder, "log")
+        certificate = (
+            ("--no-tls", "--no-dtls")
+            if tls is None
+            else (f"--cert={tls[0]}", f"--pkey={tls[1]}", f"--tls-listening-port={free_port()}")
+        )
         if config is not None:
             Path(folder, "config").write_text(config)  # noqa: ASYNC240
             settings = ("-c", f"{folder}/config")
@@ -77,7 +86,8 @@ async def coturn(
                 *within,
                 PROGRAM,
                 *settings,
-                *("--no-cli", "--no-tls", "--no-dtls", "--fingerprint", "--realm=test"),
+                *certificate,
+                *("--no-cli", "--fingerprint", "--realm=test"),
                 *(f"--listening-ip={host}", f"--relay-ip={host}", f"--listening-port={port}"),
                 *("--allow-loopback-peers", "--log-file=stdout", "--simple-log", "--verbose"),
                 # As OPERATIONS advises. And without a route there coturn would end the allocation.

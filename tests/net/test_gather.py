@@ -23,6 +23,7 @@ from signaling.limits import LIMITS as SERVER_LIMITS
 from signaling.stun import StunResponder
 from tests.net.coturn import coturn, needs_coturn
 from tests.net.fakes import until
+from tests.signaling.peers import self_signed
 
 PATIENT = dataclasses.replace(LIMITS, gather=3600.0)
 HASTY = dataclasses.replace(LIMITS, gather=0.05)
@@ -173,6 +174,18 @@ async def test_a_relayed_address_comes_from_the_server_that_answers(transport: s
             lines = await candidates(policy)
         assert taken.recv(100)
     assert kinds(lines) == ["host", "relay"]
+
+
+@needs_coturn
+async def test_tls_to_a_turn_server_is_checked(monkeypatch, tmp_path, caplog):
+    chain, key = self_signed(tmp_path)
+    async with coturn(tls=(chain, key)) as turn:
+        policy = IcePolicy(servers=[turn.server("tls")], limits=PATIENT)
+        with caplog.at_level("INFO", gathering.__name__):
+            assert kinds(await candidates(policy)) == ["host"]
+        assert "certificate verify failed" in caplog.text
+        monkeypatch.setenv("SSL_CERT_FILE", str(chain))
+        assert kinds(await candidates(policy)) == ["host", "relay"]
 
 
 @needs_coturn

@@ -1,4 +1,4 @@
-"""Offers and answers: round trip, and nothing but PeerError on junk."""
+"""Offers, answers, ends: round trip, and nothing but PeerError on junk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pnode.errors import PeerError
-from p2pnode.net.signals import Answer, Offer, decode_signal, encode_signal
+from p2pnode.net.signals import Answer, Gone, Offer, decode_signal, encode_signal
 
 
-@pytest.mark.parametrize("kind", [Offer, Answer])
-def test_round_trip(kind):
-    signal = kind(b"l" * 16, "v=0\r\n")
+@pytest.mark.parametrize(
+    "signal", [Offer(b"l" * 16, "v=0\r\n"), Answer(b"l" * 16, "v=0\r\n"), Gone(b"l" * 16)]
+)
+def test_round_trip(signal):
     assert decode_signal(encode_signal(signal)) == signal
 
 

@@ -57,6 +57,7 @@ EXAMPLES: list[tuple[ui.Event, tuple[str, ...] | None]] = [
     ),
     (ui.Compare(host="aaaa-bbbb", words="one two"), ("one two", "(aaaa-bbbb)", "say no")),
     (ui.Joined(peer="aaaa-bbbb", name="bob", connected=2), ("bob (aaaa-bbbb)", "2 with you")),
+    (ui.Joined(peer="aa", name="bob", connected=2, turn=True), ("is connected via TURN; 2",)),
     (
         ui.Left(peer="aaaa-bbbb", name="bob", reason="silent", connected=1),
         ("bob (aaaa-bbbb) left: silent", "1 still"),
