@@ -132,10 +132,10 @@ class Node(Process):
 class Server(Process):
     """A signaling server process on a port of its own; restarted, it has forgotten everything."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", within: Sequence[str] = ()) -> None:
         self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-        super().__init__("signaling", "serve", "--host", "127.0.0.1", "--port", str(port))
+        self.url = f"http://{host}:{port}"
+        super().__init__("signaling", "serve", "--host", host, "--port", str(port), within=within)
 
     async def __aenter__(self) -> "Server":
         await super().__aenter__()

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import STEPS, Demo
-from tests.integration.faults import lossy_network
 from tests.integration.processes import Node, Server, free_port
 
 LONG = 100
@@ -136,13 +135,3 @@ async def test_all_but_one_killed(server: Server, answer: Answer, tmp_path: Path
         await last.until("computing", step=10)
         await asyncio.gather(host.kill(), other.kill())
         assert await hashes(last) == {answer(STEPS)}
-
-
-async def test_a_lossy_line(server: Server, answer: Answer, tmp_path: Path) -> None:
-    steps = 5
-    env = lossy_network(tmp_path, loss=0.02, delay=0.02)
-    async with nodes(server, tmp_path, 2, steps=steps, env=env) as both:
-        assert await hashes(*both) == {answer(steps)}
-        reasons = [event["reason"] for node in both for event in node.events("left")]
-        assert not [why for why in reasons if "nothing heard" in why], "slow is not silent"
-    assert (tmp_path / "lost").stat().st_size > 10
