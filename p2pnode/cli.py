@@ -57,8 +57,8 @@ again; the exit code is then 20.
 Kinds of faults: crash, restart, wipe (restart without its disk), freeze, clock
 (suspended, then the clock leaps), slow, flap, oneway, stall (bulk of one link
 vanishes), missing (a pair without a link), partition, signaling (the server is
-away), delay, reorder, duplicate, join, leave, stop, data (goes away), wrong (a
-machine computes or says something wrong); `none` for none."""
+away), delay, reorder, duplicate, join, leave, stop, full (a disk), data (goes
+away), wrong (a machine computes or says something wrong); `none` for none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,13 +16,14 @@ import msgspec
 import numpy as np
 
 from p2pnode.config import RunConfig
-from p2pnode.errors import CheckpointError, NonFiniteError
+from p2pnode.errors import CheckpointError, DiskFullError, NonFiniteError
 from p2pnode.protocol import effects, events, fetch
 from p2pnode.protocol.messages import Buffer, Shard, SlotEvidence
 from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder
 from p2pnode.train.evidence import AppliedInfo, GradientSum, HeldOut
+from p2pnode.train.spool import spool
 from p2pnode.train.trainer import Trainer, TrainerError
 
 
@@ -182,6 +183,13 @@ class Jobs:
         except CheckpointError as error:
             return events.LoadRefused(effect.step, str(error))
         return events.Loaded(self._trainer.committed_step, self._trainer.committed_hash)
+
+    def spool(self, effect: effects.Spool) -> events.Spooled:
+        """Move sums to a file in the run's folder."""
+        try:
+            return events.Spooled(effect.step, tuple(spool(self._folder.folder, effect.payloads)))
+        except DiskFullError as error:
+            return events.Spooled(effect.step, None, str(error))
 
 
 def _int32(buffer: Buffer) -> GradientSum:

@@ -62,6 +62,8 @@ class Limits:
     """Relayed frames that wait at the relay for one peer; more are dropped."""
     kept_steps: int = 8
     """Averaged shards kept for peers that fell behind."""
+    kept_bytes: int = 256 * MIB
+    """Those that may be in memory; the older ones lie in a file."""
     name_chars: int = 32
     """Longest peer name shown."""
     data_files: int = 16_384

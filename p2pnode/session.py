@@ -189,6 +189,8 @@ class Session:
                 self._run(self._jobs.freeze, effect)
             case effects.Load():
                 self._run(self._jobs.load, effect)
+            case effects.Spool():
+                self._run(self._jobs.spool, effect, Urgency.BACKGROUND)
             case effects.Commit():
                 job = self._worker.submit(Urgency.EXCHANGE, self._jobs.commit, effect)
                 self._spawn(self._commit(effect, job))
@@ -205,9 +207,14 @@ class Session:
             case effects.Failed():
                 self._fail(_FAULTS[effect.fault](effect.text))
 
-    def _run(self, job: Callable[[T], events.Event], effect: T) -> None:
+    def _run(
+        self,
+        job: Callable[[T], events.Event],
+        effect: T,
+        urgency: Urgency = Urgency.EXCHANGE,
+    ) -> None:
         """Queue a job and report its event."""
-        future = self._worker.submit(Urgency.EXCHANGE, job, effect)
+        future = self._worker.submit(urgency, job, effect)
 
         async def wait() -> None:
             self.handle(await future)

@@ -380,3 +380,20 @@ def test_nan_in_a_state_is_not_loaded(bench: Bench) -> None:
     answer = bench.jobs.load(effects.Load(0, good))
     assert isinstance(answer, events.LoadRefused)
     assert "NaN" in answer.reason
+
+
+def test_sums_go_to_a_file_without_a_name(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    done = bench.jobs.spool(effects.Spool(3, (b"one", b"two!")))
+    assert done.payloads is not None
+    assert (done.step, *map(bytes, done.payloads)) == (3, b"one", b"two!")
+    assert not list(tmp_path.iterdir())
+
+
+def test_sums_are_not_spooled_to_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    done = Bench(tmp_path).jobs.spool(effects.Spool(3, (b"one", b"two!")))
+    assert done.payloads is None
+    assert "full" in done.reason

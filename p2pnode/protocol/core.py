@@ -44,6 +44,7 @@ from p2pnode.protocol.recount import Recount
 from p2pnode.protocol.recover import Election, Repair
 from p2pnode.protocol.reduce import Shelf
 from p2pnode.protocol.setup import Setup
+from p2pnode.protocol.spool import Spooler
 from p2pnode.protocol.verdict import Verdict
 
 
@@ -68,6 +69,7 @@ class StepCore:
         self._plans = Plans(board, self._election, self._repair, self._shelf)
         self._recount = Recount(board, self._shelf, self._guard)
         self._applier = Applier(board, self._shelf, self._guard, self._verdict, self._recount)
+        self._spooler = Spooler(board, self._shelf)
         self._finish = Finish(board, self._beacon)
         self._started = False
         self._furthest = 0
@@ -196,6 +198,8 @@ class StepCore:
                 self._loaded(step, state_hash)
             case ev.LoadRefused():
                 self._catch_up.refused(event)
+            case ev.Spooled():
+                self._spooler.spooled(event)
             case ev.RosterChanged(members, kicked):
                 self._roster_changed(members, kicked)
             case ev.Redirected():
@@ -323,6 +327,7 @@ class StepCore:
         self._catch_up.settle()
         if not self._applier.running:
             self._catch_up.load()
+        self._spooler.settle()
         self._finish.settle()
         if board.failure is None and not board.over:
             self._beacon.settle()

@@ -145,6 +145,14 @@ class Load:
     blob: Buffer
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spool:
+    """Move sums of a step to disk, in the background; result Spooled. They are not changed."""
+
+    step: int
+    payloads: tuple[Buffer, ...]
+
+
 class Kind(enum.Enum):
     """What a Report is about."""
 
@@ -228,6 +236,7 @@ Effect: TypeAlias = (
     | Diagnose
     | Freeze
     | Load
+    | Spool
     | Report
     | DropPeer
     | Finished

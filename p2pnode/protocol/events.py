@@ -179,6 +179,16 @@ class LoadRefused:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Spooled:
+    """Result of Spool: the same bytes, read from disk when they are needed; None if there is no
+    room for them."""
+
+    step: int
+    payloads: tuple[Buffer, ...] | None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RosterChanged:
     """The signed member list: ids in join order, the host's, and who was removed."""
 
@@ -227,6 +237,7 @@ Event: TypeAlias = (
     | Frozen
     | Loaded
     | LoadRefused
+    | Spooled
     | RosterChanged
     | Redirected
     | LeaveRequested

@@ -247,6 +247,15 @@ class Shelf:
         sums = self.sums.get(step, {})
         self.sums[step] = {shard: held for shard, held in sums.items() if shard.count == count}
 
+    def give_up(self, step: int) -> None:
+        """There is no room for the sums of this step: serve later steps only. Of a step ahead they
+        are asked for again when its turn has come."""
+        if step > self._board.applied:
+            self.forget_sums(step)
+            return
+        self.sums = {known: sums for known, sums in self.sums.items() if known > step}
+        self.kept_from = max(self.kept_from, step + 1)
+
     def distrust(self, peer: PeerId) -> None:
         """A peer's work turned out to be wrong: drop what it sent, and every sum not applied
         yet, because its work may be in it."""

@@ -58,6 +58,8 @@ class Kind(enum.Enum):
     """The host, or who stands in for it, ends the run, maybe while it is cut off."""
     CHANGE = "change"
     """The host, or who stands in for it, changes the settings, maybe while it is cut off."""
+    FULL = "full"
+    """A machine's disk is full for a while: nothing is saved or spooled."""
     DATA = "data"
     """A machine's training text goes away: the next set it should compute ends its process."""
     WRONG = "wrong"
@@ -127,6 +129,8 @@ def draw(
             return [
                 Fault(kind, at, (source.choice(every),), lasts, source.choice([0, 9, 60, 3600]))
             ]
+        case Kind.FULL:
+            return [Fault(kind, at, (source.choice(every),), source.choice([2.0, 20.0]))]
         case Kind.SLOW:
             return [Fault(kind, at, (source.choice(every),))]
         case Kind.FLAP:
@@ -200,6 +204,8 @@ def _happen(world: World, fault: Fault, chosen: list[Machine]) -> None:
             chosen[0].freeze(fault.end)
         case Kind.CLOCK:
             chosen[0].freeze(fault.end, fault.amount)
+        case Kind.FULL:
+            chosen[0].full_until = max(chosen[0].full_until, fault.end)
         case Kind.SLOW:
             chosen[0].slot_time = max(chosen[0].slot_time, SLOW_SLOT)
         case Kind.FLAP:

@@ -1,6 +1,7 @@
 """A simulated machine: a step core, the toy model, a computing thread, a disk and a clock.
 
-May import: config, protocol, toy. Runs the core's effects; the network and time belong to `world`.
+May import: config, limits, protocol, toy. Runs the core's effects; the network and time belong to
+`world`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from p2pnode.errors import PeerError
+from p2pnode.limits import LIMITS
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.chain import Chain, SignedRecord, open_chain
@@ -37,7 +39,19 @@ if TYPE_CHECKING:
     from p2pnode.rehearse.world import World
 
 ROOM = b"r" * 32
-Task = ef.Compute | ef.Reduce | ef.Apply | ef.Commit | ef.Verify | ef.Diagnose | ef.Freeze | ef.Load
+SMALL = replace(LIMITS, kept_bytes=3 * 4 * toy.PARAMETERS)
+"""Sums of three steps may be in memory: there is something to spool in every run."""
+Task = (
+    ef.Compute
+    | ef.Reduce
+    | ef.Apply
+    | ef.Commit
+    | ef.Verify
+    | ef.Diagnose
+    | ef.Freeze
+    | ef.Load
+    | ef.Spool
+)
 
 
 def sign(peer: PeerId, digest: bytes) -> bytes:
@@ -113,6 +127,10 @@ class Machine:
     paused_until: float = 0.0
     no_data: bool = False
     """Its training text has gone: the next set it should compute ends its process."""
+    full_until: float = 0.0
+    """Until then nothing can be written to its disk."""
+    on_disk: set[int] = field(default_factory=set)
+    """`id` of what was spooled."""
     dies_at: int = -1
     """It crashes in the middle of the effects of the event with this number."""
     handled: int = 0
@@ -163,6 +181,7 @@ class Machine:
                 applied=state.step,
                 stopped=self.chain.stopped,
                 excluded=self.chain.excluded,
+                limits=SMALL,
             )
         )
         if start:
@@ -365,6 +384,7 @@ class Machine:
             ef.Diagnose: self._diagnose,
             ef.Freeze: self._freeze,
             ef.Load: self._load,
+            ef.Spool: self._spool,
         }
         return perform[type(task)](task)
 
@@ -444,6 +464,13 @@ class Machine:
         assert self.state.step == task.step, "froze another state"
         blob = self.state.to_bytes()
         return ev.Frozen(task.step, self.state.hash, blob, part_hashes(blob))
+
+    def _spool(self, task: ef.Spool) -> ev.Event:
+        if self.world.now < self.full_until:
+            return ev.Spooled(task.step, None, "the disk is full")
+        copies = tuple(memoryview(bytes(payload)) for payload in task.payloads)
+        self.on_disk.update(map(id, copies))
+        return ev.Spooled(task.step, copies)
 
     def _load(self, task: ef.Load) -> ev.Event:
         try:

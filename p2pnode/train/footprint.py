@@ -29,14 +29,17 @@ class Footprint:
     """A slot's gradient, before and after rounding, the matrices in integers and laid out for
     products, and the sums of the step: of a set, of what others sent, of own shards, and of all."""
     kept: int
-    """Averages of past steps, for nodes that fell behind."""
+    """Averages of past steps, for nodes that fell behind, as far as they are in memory."""
+    spooled: int
+    """Bytes of them that lie on disk instead."""
     activations: int
     """What one micro-batch keeps for its backward pass."""
     text: int
 
     @property
     def total(self) -> int:
-        return sum(dataclasses.astuple(self))
+        """Memory."""
+        return int(sum(dataclasses.astuple(self))) - self.spooled
 
     def __str__(self) -> str:
         parts = {
@@ -46,19 +49,25 @@ class Footprint:
             "activations": self.activations,
             "text": self.text,
         }
-        return ", ".join(f"{name} {megabytes(size)}" for name, size in parts.items())
+        text = ", ".join(f"{name} {megabytes(size)}" for name, size in parts.items())
+        disk = f"; on disk, for the moment, averages {megabytes(self.spooled)}"
+        return text + (disk if self.spooled else "")
 
 
 def footprint(config: RunConfig, text_bytes: int) -> Footprint:
     """Peak memory of one node. `text_bytes`: size of the training text."""
     size = layout_of(config.model).size
     state = 3 * 4 * size
+    kept = LIMITS.kept_steps * 4 * size
+    # One step at least, one that is being applied, and one on its way to the disk.
+    here = min(kept, 4 * size * (max(1, LIMITS.kept_bytes // (4 * size)) + 2))
     return Footprint(
         program=PROGRAM,
         states=2 * state,
         frozen=state,
         gradients=(4 + 4 + 7 + 4 * 4) * size,
-        kept=LIMITS.kept_steps * 4 * size,
+        kept=here,
+        spooled=kept - here,
         activations=config.tokens_per_slot * _per_token(config),
         # As read, as one text, and as handed to members that lack it.
         text=(3 if text_bytes <= LIMITS.shared_data_bytes else 2) * text_bytes,

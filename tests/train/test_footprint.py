@@ -50,15 +50,27 @@ def test_the_parts_are_counted() -> None:
     assert need.states == 2 * need.frozen == 24 * size
     assert need.kept == LIMITS.kept_steps * 4 * size
     assert need.text == 3_000
+    assert need.spooled == 0
     assert need.total == sum(dataclasses.astuple(need))
     large = LIMITS.shared_data_bytes + 1
     assert footprint(config, large).text == 2 * large, "too much to be handed to members"
 
 
+def test_of_a_large_model_most_averages_lie_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = run_config("tiny")
+    step = 4 * layout_of(config.model).size
+    monkeypatch.setattr(module, "LIMITS", dataclasses.replace(LIMITS, kept_bytes=2 * step))
+    need = footprint(config, 0)
+    assert need.kept == 4 * step
+    assert need.spooled == (LIMITS.kept_steps - 4) * step
+    assert need.total == sum(dataclasses.astuple(need)) - need.spooled
+    assert str(need).endswith(f"on disk, for the moment, averages {megabytes(need.spooled)}")
+
+
 def test_words() -> None:
     assert megabytes(270_400_000) == "270 MB"
     assert megabytes(2_240_000_000) == "2.2 GB"
-    need = Footprint(220 * MIB, 24, 12, 27, 32, 5, 10_000_000)
+    need = Footprint(220 * MIB, 24, 12, 27, 32, 0, 5, 10_000_000)
     assert str(need).startswith("program 231 MB, model and optimizer 0 MB")
     assert str(need).endswith("text 10 MB")
     assert module.PROGRAM == 220 * MIB
