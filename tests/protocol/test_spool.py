@@ -23,7 +23,7 @@ def test_older_sums_go_to_disk_and_are_served_from_there() -> None:
     run = Recorder(3, steps=40, slot_time=0.3)
     run.at_step(5)
     behind = run.nodes[2]
-    behind.freeze(run.world.now + 13.0)
+    behind.freeze(run.world.now + 12.0)
     run.when(lambda: run.nodes[0].core.committed >= behind.core.committed + 4)
     assert all(in_memory(node) <= IN_MEMORY + 2 for node in run.nodes)
     wanted = behind.core.committed + 1
