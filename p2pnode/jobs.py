@@ -23,6 +23,7 @@ from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder
 from p2pnode.train.evidence import AppliedInfo, GradientSum, HeldOut
+from p2pnode.train.partial import PartialFile
 from p2pnode.train.spool import spool
 from p2pnode.train.trainer import Trainer, TrainerError
 
@@ -59,6 +60,7 @@ class Jobs:
         self._folder = folder
         self._every = checkpoint_every
         self._grid_limit = kernels.grid_limit(trainer.config.slots)
+        self._partial = PartialFile(folder.folder, self._run)
         self._infos: dict[int, AppliedInfo] = {}
 
     def compute_next_slot(self, partial: PartialSet) -> events.Computed | events.SetRefused | None:
@@ -182,7 +184,24 @@ class Jobs:
             self._trainer.restore(memoryview(effect.blob))
         except CheckpointError as error:
             return events.LoadRefused(effect.step, str(error))
+        finally:
+            self._partial.discard()
         return events.Loaded(self._trainer.committed_step, self._trainer.committed_hash)
+
+    def store(self, effect: effects.Store) -> None:
+        """Keep a part of a state that is being fetched."""
+        where = effect.root, effect.size, effect.hashes, effect.start
+        self._partial.store(*where, memoryview(effect.payload))
+
+    def recall(self, effect: effects.Recall) -> events.Recalled:
+        """Parts of a state that an earlier life of this node has fetched, checked."""
+        found = self._partial.recall(effect.root, fetch.part_count)
+        if found is None or fetch.root_of(*found[:2]) != effect.root:
+            self._partial.discard()
+            return events.Recalled(effect.root)
+        size, hashes, blob = found
+        right = fetch.right_parts(hashes, blob)
+        return events.Recalled(effect.root, size, hashes, blob, right)
 
     def spool(self, effect: effects.Spool) -> events.Spooled:
         """Move sums to a file in the run's folder."""

@@ -189,6 +189,10 @@ class Session:
                 self._run(self._jobs.freeze, effect)
             case effects.Load():
                 self._run(self._jobs.load, effect)
+            case effects.Recall():
+                self._run(self._jobs.recall, effect)
+            case effects.Store():
+                self._worker.submit(Urgency.BACKGROUND, self._jobs.store, effect)
             case effects.Spool():
                 self._run(self._jobs.spool, effect, Urgency.BACKGROUND)
             case effects.Commit():

@@ -105,7 +105,7 @@ class DataShare:
         self._fetcher = None
         return bytes(fetcher.blob())
 
-    def _take(self, give: Callable[[Fetcher], None]) -> None:
+    def _take(self, give: Callable[[Fetcher], object]) -> None:
         if self._fetcher is not None:
             self._changed.set()
             give(self._fetcher)

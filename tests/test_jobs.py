@@ -13,7 +13,7 @@ import pytest
 
 from p2pnode.errors import CheckpointError, NonFiniteError
 from p2pnode.jobs import Jobs, PartialSet, _int32
-from p2pnode.protocol import effects, events, fetch
+from p2pnode.protocol import effects, events, fetch, messages
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.messages import Shard
 from p2pnode.train.arithmetic import kernels
@@ -397,3 +397,40 @@ def test_sums_are_not_spooled_to_a_full_disk(
     done = Bench(tmp_path).jobs.spool(effects.Spool(3, (b"one", b"two!")))
     assert done.payloads is None
     assert "full" in done.reason
+
+
+def test_a_state_under_way_goes_on_after_a_restart(tmp_path: Path) -> None:
+    donor = Bench(tmp_path / "donor")
+    frozen = donor.jobs.freeze(effects.Freeze(0))
+    blob = fetch.Blob(frozen.payload, frozen.part_hashes)
+    part = memoryview(frozen.payload)[messages.PART_BYTES : 2 * messages.PART_BYTES]
+    store = effects.Store(
+        blob.root, len(frozen.payload), frozen.part_hashes, messages.PART_BYTES, part
+    )
+    (tmp_path / "joiner").mkdir()
+    Bench(tmp_path / "joiner").jobs.store(store)
+    joiner = Bench(tmp_path / "joiner")
+    found = joiner.jobs.recall(effects.Recall(blob.root))
+    assert 1 in found.parts
+    assert 0 not in found.parts, "a part that is all zeros is here without having come"
+    assert found.blob[messages.PART_BYTES : 2 * messages.PART_BYTES] == part
+    fetcher = fetch.Fetcher(b"r" * 16, blob.root, 1 << 30)
+    fetcher.restore(found.size, found.hashes, found.blob, found.parts)
+    fetcher.set_donors([b"d" * 32])
+    assert 1 not in [want.part for _, want in fetcher.requests(0.0)]
+
+    joiner.jobs.load(effects.Load(0, frozen.payload))
+    assert not list((tmp_path / "joiner").iterdir()), "of no more use"
+    assert joiner.jobs.recall(effects.Recall(blob.root)).parts == frozenset()
+
+
+def test_a_damaged_part_on_disk_is_fetched_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    frozen = bench.jobs.freeze(effects.Freeze(0))
+    root = fetch.Blob(frozen.payload, frozen.part_hashes).root
+    size = len(frozen.payload)
+    bench.jobs.store(effects.Store(root, size, frozen.part_hashes, 0, b"not this" * 1000))
+    assert 0 not in bench.jobs.recall(effects.Recall(root)).parts
+    other = b"\0" * len(frozen.part_hashes)  # the hashes do not give the name
+    bench.jobs.store(effects.Store(b"n" * 32, size, other, 0, frozen.payload))
+    assert bench.jobs.recall(effects.Recall(b"n" * 32)).size == 0

@@ -198,6 +198,8 @@ class StepCore:
                 self._loaded(step, state_hash)
             case ev.LoadRefused():
                 self._catch_up.refused(event)
+            case ev.Recalled():
+                self._catch_up.recalled(event)
             case ev.Spooled():
                 self._spooler.spooled(event)
             case ev.RosterChanged(members, kicked):

@@ -146,6 +146,27 @@ class Load:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Recall:
+    """Look on disk for parts of the blob of this name, which an earlier life of this node began to
+    fetch; result Recalled. What there is of other blobs may go."""
+
+    root: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Store:
+    """Keep a verified part of a blob on disk, in the background, for a Recall after a restart. No
+    result: where that does not work it is fetched again."""
+
+    root: bytes
+    size: int
+    hashes: bytes
+    start: int
+    """Offset of the payload in the blob, bytes."""
+    payload: Buffer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Spool:
     """Move sums of a step to disk, in the background; result Spooled. They are not changed."""
 
@@ -236,6 +257,8 @@ Effect: TypeAlias = (
     | Diagnose
     | Freeze
     | Load
+    | Recall
+    | Store
     | Spool
     | Report
     | DropPeer

@@ -179,6 +179,18 @@ class LoadRefused:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Recalled:
+    """Result of Recall: the blob as far as it is here. `parts`: numbers of those whose hashes were
+    found right; none if there is nothing, and then the rest means nothing."""
+
+    root: bytes
+    size: int = 0
+    hashes: bytes = b""
+    blob: bytearray = dataclasses.field(default_factory=bytearray)
+    parts: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Spooled:
     """Result of Spool: the same bytes, read from disk when they are needed; None if there is no
     room for them."""
@@ -237,6 +249,7 @@ Event: TypeAlias = (
     | Frozen
     | Loaded
     | LoadRefused
+    | Recalled
     | Spooled
     | RosterChanged
     | Redirected

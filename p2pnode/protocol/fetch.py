@@ -41,6 +41,16 @@ def part_hashes(blob: Buffer) -> bytes:
     )
 
 
+def right_parts(hashes: bytes, blob: Buffer) -> frozenset[int]:
+    """Numbers of the parts of a blob that match their hashes."""
+    found = part_hashes(blob)
+    return frozenset(
+        start // 32
+        for start in range(0, len(hashes), 32)
+        if found[start : start + 32] == hashes[start : start + 32]
+    )
+
+
 def root_of(size: int, hashes: Buffer) -> bytes:
     """Name of the blob with this size in bytes and these part hashes."""
     digest = hashlib.sha256(b"p2pnode blob")
@@ -86,6 +96,22 @@ class Fetcher:
         self._missing: dict[int, None] = {}
         self._asked: dict[int, tuple[PeerId, float]] = {}
         self.size = 0
+
+    @property
+    def hashes(self) -> bytes:
+        """SHA-256 of every part; empty until known."""
+        return self._hashes or b""
+
+    def restore(self, size: int, hashes: bytes, blob: bytearray, parts: frozenset[int]) -> None:
+        """Go on from parts that were fetched before. All was checked against the blob's name."""
+        self._begin(size, hashes, blob)
+        for part in parts:
+            del self._missing[part]
+
+    def _begin(self, size: int, hashes: bytes, blob: bytearray) -> None:
+        self._hashes, self.size, self._blob = hashes, size, blob
+        self._missing = dict.fromkeys(range(part_count(size)))
+        self._asked.clear()
 
     def set_donors(self, donors: Iterable[PeerId]) -> None:
         """Peers that have the blob now; what was asked of others is free to be asked again."""
@@ -162,16 +188,13 @@ class Fetcher:
             self._spurn(peer)
             raise PeerError("the index of a blob does not match the blob's name")
         del self._silences[peer]
-        self._hashes = bytes(payload)
-        self.size = message.size
-        self._blob = bytearray(message.size)
-        self._missing = dict.fromkeys(range(count))
-        self._asked.clear()
+        self._begin(message.size, bytes(payload), bytearray(message.size))
 
-    def part(self, peer: PeerId, message: BlobPart, payload: Buffer) -> None:
-        """A part came. PeerError if its bytes are wrong; nothing wrong is ever kept."""
+    def part(self, peer: PeerId, message: BlobPart, payload: Buffer) -> bool:
+        """A part came; says whether it was missing. PeerError if its bytes are wrong; nothing wrong
+        is ever kept."""
         if message.root != self.root or self._hashes is None or message.part not in self._missing:
-            return
+            return False
         start = message.part * PART_BYTES
         digest = self._hashes[32 * message.part : 32 * message.part + 32]
         expected = min(PART_BYTES, self.size - start)
@@ -182,6 +205,7 @@ class Fetcher:
         self._blob[start : start + expected] = payload
         del self._missing[message.part]
         self._asked.pop(message.part, None)
+        return True
 
     def _spurn(self, peer: PeerId) -> None:
         self._bad.add(peer)

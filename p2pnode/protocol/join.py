@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 from p2pnode.protocol.board import Board, short
-from p2pnode.protocol.effects import Freeze, Kind, Load
-from p2pnode.protocol.events import Frozen, LoadRefused
+from p2pnode.protocol.effects import Freeze, Kind, Load, Recall, Store
+from p2pnode.protocol.events import Frozen, LoadRefused, Recalled
 from p2pnode.protocol.fetch import Blob, Fetcher
 from p2pnode.protocol.messages import (
     MAX_PARTS,
@@ -25,6 +25,10 @@ from p2pnode.protocol.messages import (
 from p2pnode.protocol.recover import lagging
 from p2pnode.protocol.reduce import Shelf
 
+HOLD = 60.0
+"""Seconds for which a donor holds a state after the last peer in need of it has gone: one that has
+lost its links, or is being started again, goes on with the parts it has."""
+
 
 class CatchUp:
     """Both sides of a state transfer."""
@@ -35,7 +39,10 @@ class CatchUp:
         self.frozen: FrozenState | None = None
         self._blob: Blob | None = None
         self._freezing = -1
+        self._needed_at = 0.0
         self._fetcher: Fetcher | None = None
+        self._recalling = False
+        """It is being looked whether some of it is on disk already."""
         self._target: FrozenState | None = None
         self._refused: set[bytes] = set()
         self.wants_state = False
@@ -61,6 +68,7 @@ class CatchUp:
         if event.step == self._freezing:
             self._blob = Blob(event.payload, event.part_hashes)
             self.frozen = FrozenState(event.step, event.state_hash, self._blob.root)
+            self._needed_at = self._board.now
 
     def _somebody_wants(self) -> bool:
         return any(status.wants_state for _, status in self._board.good_peers())
@@ -80,7 +88,9 @@ class CatchUp:
         """Let go of a frozen state nobody needs; fetch one if nothing else helps."""
         board = self._board
         observers = board.newest.observers if board.newest else ()
-        if self.frozen is not None and not observers and not self._somebody_wants():
+        if observers or self._somebody_wants():
+            self._needed_at = board.now
+        elif self.frozen is not None and board.now - self._needed_at >= HOLD:
             self.frozen = self._blob = None
         if self.loading:
             return
@@ -92,9 +102,10 @@ class CatchUp:
             for peer, status in board.good_peers()
             if status.frozen is not None and self._useful(status.frozen)
         }
-        if self._target is None or self._target not in offers.values():
-            self._choose(offers)
-        if self._fetcher is None or self._target is None:
+        gone = self._target is None or not self._useful(self._target)
+        if gone or (offers and self._target not in offers.values()):
+            self._choose(offers)  # else the donors of what has begun may come back
+        if self._fetcher is None or self._target is None or self._recalling:
             return
         self._fetcher.set_donors(peer for peer, offer in offers.items() if offer == self._target)
         for peer, want in self._fetcher.requests(board.now):
@@ -115,6 +126,8 @@ class CatchUp:
             target = max(counted, key=lambda offer: (counted[offer], offer.step, offer.root))
             self._target = target
             self._fetcher = Fetcher(board.setup.run, target.root, MAX_PARTS * PART_BYTES)
+            self._recalling = True
+            board.out.append(Recall(target.root))
             board.report(Kind.CATCH_UP, f"fetching the state of step {target.step}")
 
     @property
@@ -122,13 +135,24 @@ class CatchUp:
         """The state that is being loaded; 0 if none is."""
         return self._target.step if self.loading and self._target is not None else 0
 
+    def recalled(self, event: Recalled) -> None:
+        """Go on from what is on disk."""
+        if self._fetcher is None or event.root != self._fetcher.root:
+            return
+        self._recalling = False
+        if event.parts:
+            self._fetcher.restore(event.size, event.hashes, event.blob, event.parts)
+
     def index(self, peer: PeerId, message: BlobIndex, payload: Buffer) -> None:
         if self._fetcher is not None:
             self._fetcher.index(peer, message, payload)
 
     def part(self, peer: PeerId, message: BlobPart, payload: Buffer) -> None:
-        if self._fetcher is not None:
-            self._fetcher.part(peer, message, payload)
+        fetcher = self._fetcher
+        if fetcher is not None and fetcher.part(peer, message, payload):
+            start = message.part * PART_BYTES
+            stored = Store(fetcher.root, fetcher.size, fetcher.hashes, start, payload)
+            self._board.out.append(stored)
 
     def heard(self, peer: PeerId) -> None:
         if self._fetcher is not None:

@@ -18,9 +18,9 @@ from p2pnode.errors import PeerError
 from p2pnode.limits import LIMITS
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
+from p2pnode.protocol import fetch
 from p2pnode.protocol.chain import Chain, SignedRecord, open_chain
 from p2pnode.protocol.core import StepCore
-from p2pnode.protocol.fetch import part_hashes
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.messages import (
     Buffer,
@@ -50,6 +50,8 @@ Task = (
     | ef.Diagnose
     | ef.Freeze
     | ef.Load
+    | ef.Recall
+    | ef.Store
     | ef.Spool
 )
 
@@ -129,6 +131,8 @@ class Machine:
     """Its training text has gone: the next set it should compute ends its process."""
     full_until: float = 0.0
     """Until then nothing can be written to its disk."""
+    stored: list[ef.Store] = field(default_factory=list)
+    """Parts of a state on its disk."""
     on_disk: set[int] = field(default_factory=set)
     """`id` of what was spooled."""
     dies_at: int = -1
@@ -384,6 +388,8 @@ class Machine:
             ef.Diagnose: self._diagnose,
             ef.Freeze: self._freeze,
             ef.Load: self._load,
+            ef.Recall: self._recall,
+            ef.Store: self._store,
             ef.Spool: self._spool,
         }
         return perform[type(task)](task)
@@ -463,7 +469,22 @@ class Machine:
     def _freeze(self, task: ef.Freeze) -> ev.Event:
         assert self.state.step == task.step, "froze another state"
         blob = self.state.to_bytes()
-        return ev.Frozen(task.step, self.state.hash, blob, part_hashes(blob))
+        return ev.Frozen(task.step, self.state.hash, blob, fetch.part_hashes(blob))
+
+    def _recall(self, task: ef.Recall) -> ev.Event:
+        if not self.stored or self.stored[0].root != task.root:
+            self.stored = []
+            return ev.Recalled(task.root)
+        first, blob = self.stored[0], bytearray(self.stored[0].size)
+        for kept in self.stored:
+            blob[kept.start : kept.start + len(kept.payload)] = kept.payload
+        parts = fetch.right_parts(first.hashes, blob)
+        return ev.Recalled(task.root, first.size, first.hashes, blob, parts)
+
+    def _store(self, task: ef.Store) -> None:
+        self.stored = [kept for kept in self.stored if kept.root == task.root]
+        if self.world.now >= self.full_until:
+            self.stored.append(task)
 
     def _spool(self, task: ef.Spool) -> ev.Event:
         if self.world.now < self.full_until:

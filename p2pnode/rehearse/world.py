@@ -200,6 +200,7 @@ class World:
             self.crash(machine)
         if wiped:
             machine.chain = self.first_chain
+            machine.stored = []
         machine.boot(toy.initial() if wiped else machine.disk)
         self.connect(machine, 3.0)
 
