@@ -60,7 +60,7 @@ class Jobs:
         self._folder = folder
         self._every = checkpoint_every
         self._grid_limit = kernels.grid_limit(trainer.config.slots)
-        self._partial = PartialFile(folder.folder, self._run)
+        self._partial = PartialFile(folder.folder)
         self._infos: dict[int, AppliedInfo] = {}
 
     def compute_next_slot(self, partial: PartialSet) -> events.Computed | events.SetRefused | None:

@@ -18,10 +18,10 @@ _HEADER = struct.Struct("<32sQ")
 
 
 class PartialFile:
-    """The file of one run in a folder. Where it cannot be written nothing is kept."""
+    """The one file of a node's folder. Where it cannot be written nothing is kept."""
 
-    def __init__(self, folder: Path, run: bytes) -> None:
-        self.path = folder / f"run-{run.hex()[:8]}-state.partial"
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "state.partial"
         self._root = b""
 
     def store(self, root: bytes, size: int, hashes: bytes, start: int, payload: memoryview) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from p2pnode.train.partial import PartialFile
 
-ROOT, RUN = b"r" * 32, b"u" * 32
+ROOT = b"r" * 32
 HASHES = bytes(range(64))
 SIZE = 15
 
@@ -16,7 +16,7 @@ def count(size: int) -> int:
 
 
 def file(folder: Path) -> PartialFile:
-    return PartialFile(folder, RUN)
+    return PartialFile(folder)
 
 
 def test_what_was_stored_is_recalled_by_another_life(tmp_path: Path) -> None:
