@@ -1,6 +1,6 @@
 """Admission: who may take part in a room. Sans-IO; one `Admission` per node.
 
-May import: errors, admit_effects, admit_messages, envelope, identity, post, roster,
+May import: errors, admit_effects, admit_messages, box, envelope, identity, post, roster,
 roster_rules, text, waiting_list, and `signaling.messages`.
 
 The node feeds it what the signaling server says (`on_view`, `on_relayed`), what its user decides
@@ -54,6 +54,7 @@ from p2pnode.protocol.admit_messages import (
     decode_knock,
     encode,
 )
+from p2pnode.protocol.box import seal, unseal
 from p2pnode.protocol.envelope import Opened, Random
 from p2pnode.protocol.identity import Identity, PeerId, short_id
 from p2pnode.protocol.post import Post
@@ -80,6 +81,8 @@ _OWN_GROUP = (
 )
 _SHUNNED = "You did not want to enter this host's room."
 _BLOCKED = "The host here is a machine that you have blocked; `p2pnode devices forget` undoes that."
+_SECRET, _ROSTER = b"room secret", b"roster"
+"""What a box is for."""
 _REMOVED = "The host removed this node from the room."
 
 
@@ -108,7 +111,10 @@ class Admission:
         `nearby`: as host, let those without the code knock too. `secret` None: knock like that."""
         self._me = identity
         self._room = room
+        self._random = random
         self._post = Post(identity, room, secret, random)
+        self._secret: bytes | None = None
+        """The room's present one."""
         self._name = clean(name)
         self._approve = approve
         self._known_devices = set(known)
@@ -156,7 +162,7 @@ class Admission:
         rest = tuple(member for member in self.roster.members if member.id not in self._blocked)
         if self.is_host and len(rest) < len(self.roster.members):
             return self._new_epoch(rest, self.roster.epoch + 1)
-        return [RosterChanged(self.roster, ())]
+        return [*self._move_inside(self.roster), RosterChanged(self.roster, ())]
 
     def on_view(self, view: View, now: float) -> list[Effect]:
         """The server shows the room: after each registration and whenever it changes."""
@@ -346,7 +352,7 @@ class Admission:
 
     def _on_opened(self, opened: Opened) -> list[Effect]:
         sender, roster = opened.sender, self.roster
-        is_member = roster is not None and roster.member(sender) is not None
+        member = roster.member(sender) if roster is not None else None
         try:
             if opened.kind == KNOCK:
                 return self._on_knock(opened, decode_knock(opened.body))
@@ -359,13 +365,13 @@ class Admission:
         if opened.kind == ROSTER:
             if self._is_unsure_of(sender):
                 return []
-            return self._take_roster(open_roster(opened.body, self._room), sender)
-        if not is_member or roster is None:
+            return self._take_roster(self._unseal_roster(opened.body), sender)
+        if member is None or roster is None:
             raise PeerError(
                 f"{short_id(sender)} is no member; its {clean(opened.kind)} was ignored."
             )
         if opened.kind == ASK:
-            return self._post.send(sender, ROSTER, roster.encode())
+            return self._give_roster(member, roster)
         return [Signal(sender, opened.kind, opened.body)]
 
     def _on_knock(self, opened: Opened, knock: Knock) -> list[Effect]:
@@ -377,9 +383,10 @@ class Admission:
         if self._list.is_dismissed(peer) or peer in self._blocked:
             return self._dismiss(peer, "")
         member = Member(opened.key, knock.relay_key, clean(knock.name))
+        self._sealed(member, roster)  # raises PeerError for a key that nothing can be sealed to
         known = roster.member(peer)
         if known is not None and known.relay_key == member.relay_key:
-            return [self._decide(peer, Decision("yes", roster=roster.encode()))]
+            return [self._decide(peer, Decision("yes", roster=self._sealed(known, roster)))]
         if self._list.is_full_for(peer):
             return [self._decide(peer, Decision("later", "full"))]
         has_place = known is not None or len(roster.members) < MAX_MEMBERS
@@ -399,7 +406,7 @@ class Admission:
                 return []  # asked for again once the owner has compared the words
             if self._post.secret is None and len(decision.secret) == 32:
                 self._post.secret = decision.secret
-            return self._take_roster(open_roster(decision.roster, self._room), sender)
+            return self._take_roster(self._unseal_roster(decision.roster), sender)
         if decision.verdict == "later":
             why = "The room is full" if decision.reason == "full" else "The host has seen you"
             return [Note(f"{why}; waiting for the host's decision.")]
@@ -426,7 +433,7 @@ class Admission:
             return self._recover(new)
         self.roster = new
         removed = tuple(peer for peer in (old.ids if old else ()) if peer not in new.ids)
-        return [RosterChanged(new, removed)]
+        return [*self._move_inside(new), RosterChanged(new, removed)]
 
     def _recover(self, earlier: Roster) -> list[Effect]:
         """A restarted host got its roster back: all of it and whom it has let in since."""
@@ -441,7 +448,9 @@ class Admission:
         )
         view = self._view
         shown = view.epoch if view is not None and self._has_lost_epochs(view) else 0
-        return self._new_epoch(kept[:MAX_MEMBERS], max(earlier.epoch, shown) + 1)
+        self._secret = None  # there were two; a third one is known to nobody who was put out
+        removed = earlier.removed
+        return self._new_epoch(kept[:MAX_MEMBERS], max(earlier.epoch, shown) + 1, removed)
 
     def _leave(self, error: P2PNodeError) -> list[Effect]:
         self.refused = True
@@ -451,24 +460,63 @@ class Admission:
     def _self_member(self) -> Member:
         return Member(self._me.key, self._me.relay_key, self._name)
 
-    def _new_epoch(self, members: tuple[Member, ...], epoch: int) -> list[Effect]:
+    def _new_epoch(
+        self, members: tuple[Member, ...], epoch: int, earlier: tuple[PeerId, ...] = ()
+    ) -> list[Effect]:
+        """Sign a roster and hand it out. When somebody is put out the room gets a new secret,
+        which that one is not told."""
         old = self.roster
-        new = sign_roster(self._me, self._room, epoch, members)
-        self.roster = new
         before = old.ids if old else ()
+        ids = {member.id for member in members}
+        gone = tuple(peer for peer in before if peer not in ids)
+        if gone or self._secret is None:
+            self._secret = self._random(32)
+            self._post.move_inside(self._secret)
+        boxes = tuple(
+            seal(member.relay_key, self._secret, _SECRET + self._room, self._random)
+            for member in members
+        )
+        once = dict.fromkeys((*earlier, *(old.removed if old is not None else ()), *gone))
+        removed = tuple(peer for peer in once if peer not in ids)
+        new = sign_roster(self._me, self._room, epoch, members, removed, boxes)
+        self.roster = new
         effects: list[Effect] = [
-            RosterChanged(new, tuple(peer for peer in before if peer not in new.ids)),
+            RosterChanged(new, gone),
             Publish(new.signed),
         ]
-        encoded = new.encode()
         for member in new.members:
             if member.id == self._me.peer_id:
                 continue
             if member.id not in before:
-                effects.append(self._decide(member.id, Decision("yes", roster=encoded)))
+                decision = Decision("yes", roster=self._sealed(member, new))
+                effects.append(self._decide(member.id, decision))
             elif self._view is not None and member.id in self._view.members:
-                effects += self._post.send(member.id, ROSTER, encoded)
+                effects += self._give_roster(member, new)
         return effects
+
+    def _give_roster(self, member: Member, roster: Roster) -> list[Effect]:
+        return self._post.send(member.id, ROSTER, self._sealed(member, roster))
+
+    def _sealed(self, member: Member, roster: Roster) -> bytes:
+        return seal(member.relay_key, roster.encode(), _ROSTER + self._room, self._random)
+
+    def _unseal_roster(self, box: bytes) -> Roster:
+        """Raises PeerError."""
+        encoded = unseal(self._me.relay_private_key, box, _ROSTER + self._room)
+        return open_roster(encoded, self._room)
+
+    def _move_inside(self, roster: Roster) -> list[Effect]:
+        """Take up the room's present secret. A host that sealed nonsense is told of."""
+        if not roster.boxes:
+            return []
+        box = roster.boxes[roster.ids.index(self._me.peer_id)]
+        try:
+            secret = unseal(self._me.relay_private_key, box, _SECRET + self._room)
+        except PeerError as error:
+            return [Note(str(error))]
+        self._secret = secret
+        self._post.move_inside(secret)
+        return []
 
     def _let_in(self, member: Member, roster: Roster) -> list[Effect]:
         others = tuple(other for other in roster.members if other.id != member.id)

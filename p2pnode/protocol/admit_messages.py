@@ -14,13 +14,14 @@ from msgspec import Meta
 from p2pnode.protocol.envelope import BODY_BYTES
 from signaling.messages import Bytes32
 
-NODE_PROTOCOL = 1
+NODE_PROTOCOL = 2
 """Version of what nodes say to each other; nodes of different versions do not train together."""
 
 KNOCK = "knock"
 DECISION = "decision"
 ROSTER = "roster"
-"""Host to member, or member to a member that asked: an encoded roster (`Roster.encode`)."""
+"""Host to member, or member to a member that asked: an encoded roster (`Roster.encode`), sealed to
+the recipient's relay key (see box): who was removed still has the secret of this envelope."""
 ASK = "ask"
 """Member to member: give me the newest roster. No body."""
 
@@ -34,14 +35,14 @@ class Knock(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Host to newcomer, or to a member it removes. `roster` comes with a yes."""
+    """Host to newcomer, or to a member it removes. `roster`, sealed as above, comes with a yes."""
 
     verdict: Literal["yes", "no", "later"]
     reason: Annotated[str, Meta(max_length=32)] = ""
     """With a no: `version`, `removed` or empty; with a later: `full` or empty."""
     roster: Annotated[bytes, Meta(max_length=BODY_BYTES)] = b""
     secret: Annotated[bytes, Meta(max_length=32)] = b""
-    """With a yes, for one who came without a code: the room's secret."""
+    """With a yes, for one who came without a code: the secret that the code would give."""
 
 
 _knocks = msgspec.msgpack.Decoder(Knock)

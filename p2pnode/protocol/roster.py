@@ -1,10 +1,11 @@
 """The roster: who belongs to a room, in join order, signed by the host.
 
-May import: errors, identity, text, and `signaling.messages` for the public half's wire form.
+May import: errors, box, identity, text, and `signaling.messages` for the public half's wire form.
 
 It has two halves. The public half (`RosterClaim`) holds ids only and is what the server checks.
-The details (keys and names) go to members alone; the claim holds their hash, so the host's one
-signature covers both.
+The details go to members alone: keys, names, who was removed, and the room's present secret, sealed
+to each member's relay key, so that whoever was away finds it in any copy. The claim holds their
+hash, so the host's one signature covers both.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from p2pnode.errors import PeerError, told
+from p2pnode.protocol.box import OVERHEAD
 from p2pnode.protocol.identity import Identity, PeerId, verify
 from p2pnode.protocol.text import clean
 from signaling.messages import (
@@ -28,6 +30,9 @@ from signaling.messages import (
     encode,
     peer_id,
 )
+
+Box = Annotated[bytes, Meta(min_length=32 + OVERHEAD, max_length=32 + OVERHEAD)]
+"""A sealed secret of 32 bytes."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -52,6 +57,10 @@ class Roster(msgspec.Struct, frozen=True):
     successors: tuple[PeerId, ...]
     signed: bytes
     details: bytes
+    removed: tuple[PeerId, ...] = ()
+    """Who was put out, newest last: a roster made elsewhere does not bring it back."""
+    boxes: tuple[bytes, ...] = ()
+    """The room's secret, sealed to each member; empty: it is still the one from the code."""
 
     @property
     def ids(self) -> tuple[PeerId, ...]:
@@ -66,20 +75,34 @@ class Roster(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(_Both(self.signed, self.details))
 
 
+class _Details(msgspec.Struct, frozen=True, array_like=True):
+    """What members see."""
+
+    members: Annotated[tuple[Member, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
+    removed: Annotated[tuple[Bytes32, ...], Meta(max_length=MAX_MEMBERS)]
+    boxes: Annotated[tuple[Box, ...], Meta(max_length=MAX_MEMBERS)]
+
+
 class _Both(msgspec.Struct, frozen=True, array_like=True):
     signed: RosterBlob
     details: Annotated[bytes, Meta(max_length=24 * 1024)]
 
 
 _both = msgspec.msgpack.Decoder(_Both)
-_details = msgspec.msgpack.Decoder(
-    Annotated[tuple[Member, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
-)
+_details = msgspec.msgpack.Decoder(_Details)
 
 
-def sign_roster(host: Identity, room: bytes, epoch: int, members: tuple[Member, ...]) -> Roster:
-    """A new epoch, signed by `host`, who must be among the members (at most 64)."""
-    details = msgspec.msgpack.encode(members)
+def sign_roster(
+    host: Identity,
+    room: bytes,
+    epoch: int,
+    members: tuple[Member, ...],
+    removed: tuple[PeerId, ...] = (),
+    boxes: tuple[bytes, ...] = (),
+) -> Roster:
+    """A new epoch, signed by `host`, who must be among the members (at most 64). `boxes`: one for
+    each member, or none (see Roster)."""
+    details = msgspec.msgpack.encode(_Details(members, removed[-MAX_MEMBERS:], boxes))
     ids = tuple(member.id for member in members)
     claim = RosterClaim(
         room=room,
@@ -102,9 +125,10 @@ def open_roster(encoded: bytes, room: bytes) -> Roster:
     try:
         both = _both.decode(encoded)
         signed, claim = decode_signed_roster(both.signed)
-        members = _details.decode(both.details)
+        details = _details.decode(both.details)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise PeerError(f"A roster is malformed ({told(error)}); it was ignored.") from None
+    members = details.members
     ids = tuple(member.id for member in members)
     host = peer_id(claim.host_key)
     for wrong, what in (
@@ -113,6 +137,8 @@ def open_roster(encoded: bytes, room: bytes) -> Roster:
         (hashlib.sha256(both.details).digest() != claim.detail, "has details not its own"),
         (ids != claim.members, "names members other than those signed"),
         (len(set(ids)) != len(ids), "names a member twice"),
+        (bool(set(details.removed) & set(ids)), "names a member among those removed"),
+        (len(details.boxes) not in (0, len(ids)), "has not one box for each member"),
         (host not in ids, "does not hold its host"),
         (not set(claim.successors) <= set(ids), "has successors who are no members"),
     ):
@@ -128,4 +154,6 @@ def open_roster(encoded: bytes, room: bytes) -> Roster:
         successors=claim.successors,
         signed=both.signed,
         details=both.details,
+        removed=details.removed,
+        boxes=details.boxes,
     )

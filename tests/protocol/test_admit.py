@@ -10,6 +10,7 @@ from p2pnode.errors import RefusedError, UsageError, VersionMismatchError
 from p2pnode.protocol import admit, admit_messages, post, waiting_list
 from p2pnode.protocol import admit_effects as effects
 from p2pnode.protocol.admit_messages import Decision, Knock
+from p2pnode.protocol.box import seal
 from p2pnode.protocol.envelope import Channel
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.roster import Member, sign_roster
@@ -175,6 +176,12 @@ def test_signals_pass_between_members(world):
     assert not host.of(effects.Signal)
 
 
+def boxed(node, roster):
+    """A roster as it is sent to a node."""
+    key = node.identity.relay_key
+    return seal(key, roster.encode(), b"roster" + ROOM, secrets.token_bytes)
+
+
 def test_code_holder_who_is_not_approved_reaches_no_mesh(world):
     """Knowing the code is not enough: an offer counts only from a roster member."""
     host, one, stranger = *world.room_of(Node("host"), Node("one")), Node("stranger")
@@ -190,7 +197,7 @@ def test_code_holder_who_is_not_approved_reaches_no_mesh(world):
                     answers += channel.receive(effect.sealed)[1]
         sealed = answers
     assert not host.of(effects.Signal)
-    assert "is no member; its offer was ignored" in host.of(effects.Note)[-1].text
+    assert "came under the wrong secret" in host.of(effects.Note)[-1].text
     assert stranger.admission.signal(one.id, "offer", b"sdp") == []
 
 
@@ -261,7 +268,7 @@ def test_stranger_with_the_code_cannot_admit_or_refuse(world):
     guest.admission._view = View("waiting", host.id, members=(mallory.id,))
     mine = Member(mallory.identity.key, mallory.identity.relay_key, "m")
     theirs = Member(guest.identity.key, guest.identity.relay_key, "g")
-    fake = sign_roster(mallory.identity, ROOM, 9, (mine, theirs)).encode()
+    fake = boxed(guest, sign_roster(mallory.identity, ROOM, 9, (mine, theirs)))
     channel = Channel(mallory.identity, ROOM, SECRET, guest.id, secrets.token_bytes)
     opening = guest.admission.on_relayed(mallory.id, channel.send("x", b"")[0], 0.0)
     channel.receive(opening[0].sealed)
@@ -428,7 +435,7 @@ def test_while_the_host_is_away_only_the_newest_roster_is_taken(world):
     world.disconnect(one)
     again = Node("one", identity=one.identity)
     world.connect(again)
-    world.carry_out(two, two.admission._post.send(again.id, "roster", old.encode()))
+    world.carry_out(two, two.admission._post.send(again.id, "roster", boxed(again, old)))
     assert again.admission.roster is None
     assert "not the host here" in again.of(effects.Note)[-1].text
     world.tick(admit.PATIENCE)
@@ -651,7 +658,7 @@ def test_host_that_lost_count_is_believed_if_it_speaks_itself(world):
     lower = sign_roster(host.identity, ROOM, 1, one.admission.roster.members)
     world.carry_out(one, one.admission.on_roster(lower.encode()))
     assert one.admission.roster.epoch == 2
-    world.carry_out(host, host.admission._post.send(one.id, "roster", lower.encode()))
+    world.carry_out(host, host.admission._post.send(one.id, "roster", boxed(one, lower)))
     assert one.admission.roster.epoch == 1
 
 

@@ -21,9 +21,9 @@ def member(identity, name="x"):
 MEMBERS = (member(HOST, "host"), member(GUEST, "guest"))
 
 
-def forged(signer=HOST, members=MEMBERS, **change):
+def forged(signer=HOST, members=MEMBERS, removed=(), boxes=(), **change):
     """An encoded roster, made by hand from a changed claim."""
-    details = msgspec.msgpack.encode(members)
+    details = msgspec.msgpack.encode([members, removed, boxes])
     claim = RosterClaim(
         room=ROOM,
         epoch=1,
@@ -51,7 +51,8 @@ def test_largest_roster_fits_where_it_must_go():
         member(identity, "\u00e9" * 32) for identity in (Identity.ephemeral() for _ in range(64))
     )
     host = Identity.ephemeral()
-    roster = sign_roster(host, ROOM, 2**53, (member(host), *members[1:]))
+    gone = tuple(bytes([number]) * 32 for number in range(64))
+    roster = sign_roster(host, ROOM, 2**53, (member(host), *members[1:]), gone, (bytes(80),) * 64)
     assert len(roster.signed) <= 8 * 1024
     assert len(roster.encode()) <= 24 * 1024
     assert len(roster.members) == MAX_MEMBERS
@@ -66,6 +67,9 @@ def test_largest_roster_fits_where_it_must_go():
         (forged(members=(*MEMBERS, MEMBERS[1])), "twice"),
         (forged(members=MEMBERS[1:]), "does not hold its host"),
         (forged(successors=(b"s" * 32,)), "successors"),
+        (forged(removed=(GUEST.peer_id,)), "among those removed"),
+        (forged(boxes=(bytes(80),)), "one box for each"),
+        (forged(boxes=(bytes(79),) * 2), "malformed"),
         (b"\xc0", "malformed"),
         (msgspec.msgpack.encode([b"", b""]), "malformed"),
     ],
@@ -76,7 +80,7 @@ def test_wrong_rosters_are_refused(roster, what):
 
 
 def test_details_and_ids_must_agree():
-    details = msgspec.msgpack.encode(MEMBERS)
+    details = msgspec.msgpack.encode([MEMBERS, [], []])
     claim = RosterClaim(ROOM, 1, HOST.key, (HOST.peer_id,), (), hashlib.sha256(details).digest())
     raw = encode(claim)
     signed = encode(SignedRoster(raw, HOST.sign(b"roster", raw)))
@@ -86,7 +90,7 @@ def test_details_and_ids_must_agree():
 
 def test_details_cannot_be_exchanged_under_a_signature():
     roster = sign_roster(HOST, ROOM, 1, MEMBERS)
-    other = msgspec.msgpack.encode((MEMBERS[0], member(Identity.ephemeral(), "mallory")))
+    other = msgspec.msgpack.encode([(MEMBERS[0], member(Identity.ephemeral(), "mallory")), [], []])
     with pytest.raises(PeerError, match="details not its own"):
         open_roster(msgspec.msgpack.encode([roster.signed, other]), ROOM)
 
