@@ -48,7 +48,7 @@ from p2pnode.protocol.lobby import (
     decode_lobby,
 )
 from p2pnode.protocol.pairing import PAIRING, PairingMessage, decode_pairing
-from p2pnode.protocol.roster import Member, _Both, open_roster, sign_roster
+from p2pnode.protocol.roster import Member, _Both, _Details, open_roster, sign_roster
 from p2pnode.protocol.text import clean, visible
 from p2pnode.train import checkpoint, codec
 from p2pnode.train.manifest import Manifest, parse_manifest
@@ -252,9 +252,7 @@ READERS = {
     "knock": Reader(decode_knock, MSGSPEC, (Knock,)),
     "decision": Reader(decode_decision, MSGSPEC, (Decision,)),
     "roster": Reader(lambda raw: open_roster(raw, ROOM), (PEER,), (_Both,)),
-    "roster-details": Reader(
-        lambda raw: open_roster(raw, ROOM), (PEER,), (tuple[Member, ...],), _details
-    ),
+    "roster-details": Reader(lambda raw: open_roster(raw, ROOM), (PEER,), (_Details,), _details),
     "blob": Reader(_blob),
     "from-server": Reader(server.decode_from_server, MSGSPEC, (server.FromServer,)),
     "from-node": Reader(server.decode_from_node, MSGSPEC, (server.FromNode,)),

@@ -27,6 +27,7 @@ from p2pnode.protocol import attendance
 from p2pnode.protocol.code import RoomKeys
 from p2pnode.protocol.envelope import Channel
 from p2pnode.protocol.identity import Identity, PeerId
+from p2pnode.protocol.post import INSIDE
 from p2pnode.room import Room, Ticket
 from p2pnode.ui.events import Event, Info, Knock, Warn
 from signaling.app import SignalingServer
@@ -158,24 +159,26 @@ async def test_meddling_with_envelopes_neither_joins_nor_parts_anybody(
 
 
 async def test_a_swapped_fingerprint_links_nobody(server: MaliciousServer, party: Party) -> None:
-    """The server has the room code too (an insider told it): it opens every offer and answer, puts
-    its own certificate's fingerprint in, and seals it again. It cannot sign it, so no link comes;
-    when it stops, links do."""
+    """The server has the room's secret too (a member told it): it opens every offer and answer,
+    puts its own certificate's fingerprint in, and seals it again. It cannot sign it, so no link
+    comes; when it stops, links do."""
     swapped: list[bytes] = []
 
     def swap(to: PeerId, message: FromServer) -> list[tuple[PeerId, FromServer]]:
-        if not isinstance(message, Relayed):
+        if not isinstance(message, Relayed) or not message.sealed.startswith(INSIDE):
             return [(to, message)]
-        spy = Channel(Identity.ephemeral(), ROOM, SECRET, message.sender, secrets.token_bytes)
+        secret = party.members[0].room._admission._post._inside
+        spy = Channel(Identity.ephemeral(), ROOM, secret, message.sender, secrets.token_bytes)
         header = spy._header(message.sender, to)
-        sealed = message.sealed
+        sealed = message.sealed[len(INSIDE) :]
         plain = spy._cipher(sealed[1:33]).decrypt(bytes(12), sealed[33:], header)
         if b"a=fingerprint:sha-256 " not in plain:
             return [(to, message)]
         at = plain.index(b"a=fingerprint:sha-256 ") + len(b"a=fingerprint:sha-256 ")
         false = plain[:at] + b":".join([b"AB"] * 32) + plain[at + 95 :]
         swapped.append(false)
-        resealed = b"\x01" + bytes(32) + spy._cipher(bytes(32)).encrypt(bytes(12), false, header)
+        sealed = spy._cipher(bytes(32)).encrypt(bytes(12), false, header)
+        resealed = INSIDE + b"\x01" + bytes(32) + sealed
         return [(to, Relayed(message.sender, resealed))]
 
     server.twist = swap

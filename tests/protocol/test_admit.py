@@ -9,7 +9,7 @@ import pytest
 from p2pnode.errors import RefusedError, UsageError, VersionMismatchError
 from p2pnode.protocol import admit, admit_messages, post, waiting_list
 from p2pnode.protocol import admit_effects as effects
-from p2pnode.protocol.admit_messages import Decision, Knock
+from p2pnode.protocol.admit_messages import NODE_PROTOCOL, Decision, Knock
 from p2pnode.protocol.box import seal
 from p2pnode.protocol.envelope import Channel
 from p2pnode.protocol.identity import Identity
@@ -732,7 +732,7 @@ def test_notes_about_bad_envelopes_are_few(world):
 
 def test_waiting_list_is_bounded(world):
     (host,) = world.room_of(Node("host"))
-    knock = msgspec.msgpack.encode(Knock(1, "x", b"k" * 32))
+    knock = msgspec.msgpack.encode(Knock(NODE_PROTOCOL, "x", b"k" * 32))
     for number in range(MAX_WAITING + 5):
         stranger = Identity.ephemeral()
         waiting = (*host.admission._view.waiting, stranger.peer_id)[-MAX_WAITING:]
