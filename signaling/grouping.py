@@ -73,7 +73,7 @@ def origin_of(
     """
     own = _parse(socket_address)
     if own is None:
-        return Origin(socket_address[:64], None, "private")
+        return Origin(limit_key(socket_address), None, "private")
     claims = [
         [address for line in headers.getall(name, ()) for address in _split(line)]
         for name in ("X-Forwarded-For", "Forwarded")
@@ -91,6 +91,12 @@ def origin_of(
     # Two kinds of header that differ: the proxy has passed one on as its client wrote it.
     client = clients.pop() if len(clients) == 1 else None
     return Origin(_key(own), None, "proxy") if client is None else _grouped(client, group_private)
+
+
+def limit_key(socket_address: str) -> str:
+    """What `Origin.key` is for the other end of a socket."""
+    address = _parse(socket_address)
+    return socket_address[:64] if address is None else _key(address)
 
 
 def _grouped(address: Address, group_private: bool) -> Origin:

@@ -44,6 +44,19 @@ class Limits:
     address_bytes_rate: float = 1024 * 1024.0
     address_bytes_burst: float = 32 * 1024 * 1024.0
     """The same in bytes."""
+    room_joins_rate: float = 4.0
+    room_joins_burst: float = 256.0
+    """Registrations in one room, from wherever: all that it holds may return at once, twice, but
+    nobody shows its members new views all the time."""
+    room_messages_rate: float = 1_000.0
+    room_messages_burst: float = 20_000.0
+    """What is relayed in one room, from wherever: 64 nodes that all meet at once fit."""
+    room_bytes_rate: float = 2 * 1024 * 1024.0
+    room_bytes_burst: float = 64 * 1024 * 1024.0
+    """The same in bytes."""
+    waiting_seconds: float = 1800.0
+    """How long one may wait for the host without a break. Nodes come back by themselves, at the
+    end of the list; who does not is gone, and its place free."""
     waiting_cost: float = 10.0
     """How many times dearer the messages of those who wait are: a knock needs three small ones,
     and the host must not be drowned by strangers."""
@@ -83,6 +96,9 @@ class Limits:
     stun_rate: float = 200.0
     stun_burst: float = 400.0
     """STUN answers of the whole server: gathering needs a handful per node and connection."""
+    stun_address_rate: float = 50.0
+    stun_address_burst: float = 200.0
+    """The same for one address, so that nobody has all of them."""
 
 
 LIMITS = Limits()

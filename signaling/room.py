@@ -1,19 +1,23 @@
 """One room: its host, its members, who is connected, and what each of them may see.
 
-May import: messages. Sans-IO.
+May import: limits, messages, throttle. Sans-IO.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
+from signaling.limits import Limits
 from signaling.messages import PeerId, Role, RosterClaim, View, peer_id
+from signaling.throttle import Bucket
 
 
 class Room:
     """State of one room. Connections are known here by their number only."""
 
-    def __init__(self, room_id: bytes, host: PeerId, provisional: bool) -> None:
+    def __init__(
+        self, room_id: bytes, host: PeerId, provisional: bool, limits: Limits, now: float
+    ) -> None:
         """`provisional`: founded by a newcomer while returning members were still expected."""
         self.id = room_id
         self.host = host
@@ -24,6 +28,17 @@ class Room:
         """Connection number of everyone here, in order of arrival."""
         self.dismissed: OrderedDict[PeerId, None] = OrderedDict()
         self.empty_since: float | None = None
+        self._joins = Bucket(limits.room_joins_rate, limits.room_joins_burst, now)
+        self._messages = Bucket(limits.room_messages_rate, limits.room_messages_burst, now)
+        self._bytes = Bucket(limits.room_bytes_rate, limits.room_bytes_burst, now)
+
+    def takes_join(self, now: float) -> bool:
+        """Whether there may be one more registration now."""
+        return self._joins.take(1, now)
+
+    def carries(self, size: int, now: float) -> bool:
+        """Whether so many bytes more may be relayed now."""
+        return self._messages.take(1, now) and self._bytes.take(size, now)
 
     def role(self, peer: PeerId) -> Role:
         if peer == self.host:

@@ -80,6 +80,8 @@ class _Connection:
     number: int
     origin: Origin
     nonce: bytes
+    since: float
+    """When it opened."""
     register_by: float
     messages: Bucket
     bytes: Bucket
@@ -141,6 +143,7 @@ class Rooms:
             number,
             origin,
             nonce,
+            now,
             now + limits.register_seconds,
             Bucket(limits.messages_rate, limits.messages_burst, now),
             Bucket(limits.bytes_rate, limits.bytes_burst, now),
@@ -179,7 +182,7 @@ class Rooms:
         if room is None or peer is None:
             return self._expel(connection, "broken", now)
         if isinstance(message, Relay):
-            return self._on_relay(room, peer, message)
+            return self._on_relay(room, peer, message, now)
         if peer != room.host:
             return self._expel(connection, "broken", now)
         if isinstance(message, Publish):
@@ -198,6 +201,8 @@ class Rooms:
         for connection in list(self._connections.values()):
             if connection.room is None and now >= connection.register_by:
                 effects += self._expel(connection, "broken", now)
+            elif _waits(connection) and now >= connection.since + self._limits.waiting_seconds:
+                effects += self._expel(connection, "busy", now)
         for room in list(self._rooms.values()):
             effects += self._lend(room, now)
             since = room.empty_since
@@ -234,8 +239,11 @@ class Rooms:
             if len(self._rooms) >= self._limits.rooms:
                 return self._expel(connection, "busy", now)
             host = peer if claim is None else peer_id(claim.host_key)
-            room = Room(register.room, host, provisional=claim is None and now < self._settled_at)
+            provisional = claim is None and now < self._settled_at
+            room = Room(register.room, host, provisional, self._limits, now)
             self._rooms[room.id] = room
+        if not room.takes_join(now):
+            return self._expel(connection, "busy", now)
         if claim is not None and not self._reconcile(room, claim, now):
             return self._expel(connection, "contested", now)
         if room.role(peer) == "waiting" and (
@@ -283,10 +291,12 @@ class Rooms:
 
     # Inside a room
 
-    def _on_relay(self, room: Room, sender: PeerId, relay: Relay) -> list[Effect]:
+    def _on_relay(self, room: Room, sender: PeerId, relay: Relay, now: float) -> list[Effect]:
         number = room.connected.get(relay.to)
         if number is None or not room.may_relay(sender, relay.to):
             return []  # left a moment ago, or none of the sender's business: it sees no difference
+        if not room.carries(len(relay.sealed), now):
+            return []  # as if lost on the way: whoever needs an answer asks again
         return [Send(number, Relayed(sender, relay.sealed))]
 
     def _on_publish(

@@ -1,6 +1,6 @@
 """A STUN responder: tells a node the address it is seen from (RFC 8489, Binding only).
 
-May import: limits, throttle. The codec is aioice's.
+May import: grouping, limits, throttle. The codec is aioice's.
 
 A UDP source can be forged, so an answer must not be worth forging a question for: it is at most
 24 bytes longer than the question (20 bytes at least), and their number per second is bounded.
@@ -13,8 +13,9 @@ from typing import cast
 
 from aioice import stun
 
+from signaling.grouping import limit_key
 from signaling.limits import Limits
-from signaling.throttle import Bucket
+from signaling.throttle import Bucket, Buckets
 
 _MAX_REQUEST = 548
 """Longest question looked at: what fits any path's smallest datagram (RFC 8489, 6.1)."""
@@ -48,15 +49,21 @@ class StunResponder(asyncio.DatagramProtocol):
 
     def __init__(self, limits: Limits) -> None:
         self._loop = asyncio.get_running_loop()
-        self._bucket = Bucket(limits.stun_rate, limits.stun_burst, self._loop.time())
+        self._all = Bucket(limits.stun_rate, limits.stun_burst, self._loop.time())
+        self._each = Buckets(limits.stun_address_rate, limits.stun_address_burst, limits.addresses)
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        if self._transport is None or not self._bucket.take(1, self._loop.time()):
+        address = addr[0].partition("%")[0]
+        if self._transport is None or not self._may_answer(address):
             return
-        response = answer(data, (addr[0].partition("%")[0], addr[1]))
+        response = answer(data, (address, addr[1]))
         if response is not None:
             self._transport.sendto(response, addr)
+
+    def _may_answer(self, address: str) -> bool:
+        now = self._loop.time()
+        return self._each.take(limit_key(address), 1, now) and self._all.take(1, now)

@@ -579,3 +579,45 @@ def test_turn_is_lent_only_by_a_server_that_has_some():
     server.say(h, Publish(roster(host, one)))
     server.tick(LIMITS.turn_seconds)
     assert server.lent == []
+
+
+def test_joins_of_one_room_are_capped_wherever_they_come_from():
+    server = Server(room_joins_burst=6.0, room_joins_rate=1.0)
+    host, *others = identities(9)
+    first = server.join(host)
+    numbers = [server.join(one, address=f"198.51.100.{i}") for i, one in enumerate(others)]
+    assert [server.refusal(number) for number in numbers] == [None] * 5 + ["busy"] * 3
+    assert server.refusal(first) is None
+    server.now += 1.0
+    assert server.refusal(server.join(others[-1], address="198.51.100.99")) is None
+
+
+@pytest.mark.parametrize(
+    "limits", [{"room_messages_burst": 10.0}, {"room_bytes_burst": 1_000.0}], ids=["count", "bytes"]
+)
+def test_what_is_relayed_in_one_room_is_capped_and_nobody_is_cut_off(limits):
+    server = Server(room_messages_rate=1.0, room_bytes_rate=100.0, **limits)
+    host, member = identities(2)
+    blob = roster(host, member)
+    first, second = (server.join(one, blob=blob) for one in (host, member))
+    for _ in range(50):
+        server.say(first, Relay(member.peer_id, b"x" * 100))
+    assert len(server.mail(second)) == 10
+    server.now += 1.0
+    server.say(first, Relay(member.peer_id, b"y" * 100))
+    assert server.mail(second)[-1] == Relayed(host.peer_id, b"y" * 100)
+    assert not server.closed
+
+
+def test_who_waits_too_long_makes_room_and_comes_back_at_the_end():
+    server = Server(waiting_seconds=100.0, waiting=2)
+    host, early, late = identities(3)
+    first, old = server.join(host), server.join(early)
+    server.tick(60.0)
+    new = server.join(late)
+    server.tick(50.0)
+    assert server.refusal(old) == "busy"
+    assert server.closed == {old}, "members stay, and who came later"
+    server.join(early)
+    assert server.view(first).waiting == (late.peer_id, early.peer_id)
+    assert server.refusal(new) is None

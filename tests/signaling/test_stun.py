@@ -96,3 +96,14 @@ async def test_answers_per_second_are_capped():
     limits = dataclasses.replace(LIMITS, stun_burst=5.0, stun_rate=0.1)
     async with SignalingServer("127.0.0.1", 0, limits=limits) as server:
         assert await asyncio.to_thread(ask, server.port, 50) == 5
+
+
+async def test_one_address_does_not_get_all_answers():
+    limits = dataclasses.replace(LIMITS, stun_address_burst=5.0, stun_address_rate=0.1)
+    async with SignalingServer("127.0.0.1", 0, limits=limits) as server:
+        assert await asyncio.to_thread(ask, server.port, 50) == 5
+        responder = server._stun.get_protocol()
+        assert responder._may_answer("192.0.2.9"), "others still get theirs"
+        for _ in range(5):
+            responder._may_answer("2001:db8:1:2::a")
+        assert not responder._may_answer("2001:db8:1:2::b"), "one /64 is one address"
