@@ -18,6 +18,13 @@ from p2pnode.protocol.frames import DATA_HEADER_BYTES, BufferLike, Channel, Frag
 SMOOTHING = 1 / 8
 """Weight of a new rate sample, as in TCP's smoothed round trip."""
 
+FRAGMENT_SECONDS = 0.5
+"""A fragment takes no longer than this at the measured rate: it is the sign of life of a slow
+transfer, and what a heartbeat waits for."""
+FIRST_FRAGMENT = 16 * 1024
+"""Payload of a fragment while no rate is known: at 2 KB/s it is heard of before the silence limit."""
+LEAST_FRAGMENT = 2 * 1024
+
 CHANNEL = {
     Priority.CONTROL: Channel.CONTROL,
     Priority.SHARD: Channel.BULK,
@@ -56,9 +63,12 @@ class Window:
     def __init__(self, frame_bytes: int, limits: Limits) -> None:
         """frame_bytes: length of the longest frame."""
         self._limits = limits
-        self._frame_bytes = frame_bytes
+        self.frame_bytes = frame_bytes
+        """Length of the longest frame that comes next."""
         self.rate = 0.0
         """Bytes per second the path delivers; 0 until measured."""
+        self.full_rate = 0.0
+        """The newest such figure measured while something was waiting; 0 until there is one."""
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0
         self._acked = 0
@@ -78,11 +88,11 @@ class Window:
         seconds = self._limits.in_flight_seconds
         timed = int(self.rate * (seconds + min(rtt, seconds)))
         # Two frames at least: one on its way while the other is acknowledged.
-        return max(2 * self._frame_bytes, min(self._limits.in_flight_bytes, timed))
+        return max(2 * self.frame_bytes, min(self._limits.in_flight_bytes, timed))
 
     def open(self, rtt: float) -> bool:
         """Another frame may be sent."""
-        return self.in_flight + self._frame_bytes <= self.limit(rtt)
+        return self.in_flight + self.frame_bytes <= self.limit(rtt)
 
     def sent(self, nbytes: int, now: float, *, starved: bool) -> None:
         if not self.in_flight:
@@ -105,6 +115,8 @@ class Window:
         if newest is None or now <= newest.since:
             return
         sample = (total - newest.acked) / (now - newest.since)
+        if not newest.starved:
+            self.full_rate = sample
         if self.rate == 0.0:
             self.rate = sample
         elif sample > self.rate or not newest.starved:
@@ -199,12 +211,17 @@ class Outbox:
                 return channel, self._next_fragment(priority, channel)
         raise AssertionError("called with nothing waiting")
 
+    def _fragment_size(self) -> int:
+        rate = self.window.full_rate
+        wanted = max(LEAST_FRAGMENT, int(rate * FRAGMENT_SECONDS)) if rate else FIRST_FRAGMENT
+        return min(wanted, self._fragment_bytes)
+
     def _next_fragment(self, priority: Priority, channel: Channel) -> bytes:
         if priority not in self._current:
             message = self._waiting[priority].popleft()
-            fragmenter = Fragmenter(
-                self._next_id[channel], message.buffers, message.run, self._fragment_bytes
-            )
+            size = self._fragment_size()
+            self.window.frame_bytes = size + DATA_HEADER_BYTES
+            fragmenter = Fragmenter(self._next_id[channel], message.buffers, message.run, size)
             self._next_id[channel] += 1
             self._current[priority] = (message, fragmenter)
         message, fragmenter = self._current[priority]

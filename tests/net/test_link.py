@@ -10,6 +10,7 @@ from p2pnode.errors import PeerError, VersionMismatchError
 from p2pnode.limits import LIMITS
 from p2pnode.net.events import NO_RUN, Priority
 from p2pnode.net.link import ANSWERS_BUFFERED
+from p2pnode.net.outbox import FIRST_FRAGMENT
 from p2pnode.protocol.frames import (
     Channel,
     DataHeader,
@@ -91,7 +92,7 @@ def test_heartbeats_keep_an_idle_link_and_silence_ends_it():
 
 def test_a_slow_transfer_is_a_sign_of_life():
     pair = LinkPair()
-    pair.b.link.send([b"x" * 10 * LIMITS.fragment_bytes], Priority.SHARD, NO_RUN, None)
+    pair.b.link.send([b"x" * 10 * FIRST_FRAGMENT], Priority.SHARD, NO_RUN, None)
     for _ in range(10):  # one fragment each 5 s, and no pong
         pair.clock.now += 5.0
         pair.a.wire.frames.clear()

@@ -10,7 +10,7 @@ import pytest
 from p2pnode.errors import PeerError
 from p2pnode.limits import LIMITS
 from p2pnode.net.events import NO_RUN, Priority
-from p2pnode.net.outbox import Outbox
+from p2pnode.net.outbox import FIRST_FRAGMENT, FRAGMENT_SECONDS, LEAST_FRAGMENT, Outbox
 from p2pnode.protocol.frames import DATA_HEADER_BYTES, Channel, Reassembler
 
 FRAGMENT = LIMITS.fragment_bytes
@@ -118,7 +118,7 @@ def test_nothing_more_is_sent_until_something_is_acknowledged():
     sent = 0
     while taken := outbox.take(0.0, RTT):
         sent += len(taken[1])
-    assert sent == outbox.window.in_flight == 2 * (FRAGMENT + DATA_HEADER_BYTES)
+    assert sent == outbox.window.in_flight == 2 * (FIRST_FRAGMENT + DATA_HEADER_BYTES)
     outbox.window.acknowledged(sent, 0.001)
     more = 0
     while taken := outbox.take(0.001, RTT):
@@ -198,3 +198,25 @@ def test_random_traffic_arrives_complete_and_the_queue_counts_right():
             outbox.window.acknowledged(receiver.bytes, now)
     assert sorted(drain(outbox, receiver, now)) == sorted(expected)
     assert outbox.queued == 0
+
+
+def _frames_after(rate: float) -> list[int]:
+    """Payloads of a message's frames, sent after a path was found to deliver `rate` bytes/s."""
+    outbox, now = Outbox(FRAGMENT), 0.0
+    for data in (b"x" * 20 * FIRST_FRAGMENT, b"y" * FRAGMENT):
+        put(outbox, data)
+        lengths = []
+        while taken := outbox.take(now, RTT):
+            lengths.append(len(taken[1]) - DATA_HEADER_BYTES)
+            now += len(taken[1]) / rate
+            outbox.window.acknowledged(outbox.window._sent_bytes, now)
+    return lengths
+
+
+@pytest.mark.parametrize("rate", [500.0, 5_000.0, 50_000.0, 5_000_000.0])
+def test_a_frame_takes_no_longer_than_half_a_second_on_a_slow_line(rate: float):
+    lengths = _frames_after(rate)
+    assert sum(lengths) == FRAGMENT
+    expected = min(FRAGMENT, max(LEAST_FRAGMENT, rate * FRAGMENT_SECONDS))
+    assert lengths[0] == pytest.approx(expected, rel=0.01)
+    assert lengths[0] / rate < LIMITS.silence, "each is heard of before the silence limit"
