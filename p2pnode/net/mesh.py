@@ -35,6 +35,7 @@ from p2pnode.net.ice import IcePolicy, check_library
 from p2pnode.net.link import Link, LinkCallbacks
 from p2pnode.net.relay import Relays
 from p2pnode.net.signals import Answer, Gone, Offer, Signal
+from p2pnode.net.watchdog import boot_time
 from p2pnode.protocol.frames import RUN_TAG_BYTES, BufferLike, Channel, Kind, pack_relay
 from p2pnode.protocol.text import visible
 
@@ -406,17 +407,29 @@ class Mesh:
 
     async def _tick_for_ever(self) -> None:
         due = self._loop.time() + TICK
+        asleep = boot_time() - self._loop.time()
         while True:
             await asyncio.sleep(max(0.0, due - self._loop.time()))
             # A loop that was held, or a process that was stopped, could not hear anybody.
             late = self._loop.time() - due
             excuse = late if late > EXCUSED else 0.0
             due = self._loop.time() + TICK
+            asleep, before = boot_time() - self._loop.time(), asleep
+            if asleep - before > self._limits.silence:
+                self._woken(asleep - before)
             for state in list(self._peers.values()):
                 if state.link is not None:
                     state.link.tick(excuse)
             self._relays.tick(excuse)
             self._connect_due()
+
+    def _woken(self, seconds: float) -> None:
+        """This machine slept, by the clock that runs meanwhile: the peers have given it up, and
+        waiting for answers over the old links would only cost more time."""
+        for peer, state in list(self._peers.items()):
+            if state.link is not None and state.attempt is not None:
+                error = ConnectionError(f"this machine slept for {seconds:.0f} s")
+                self._ended(peer, state.attempt, error)
 
     def _emit(self, event: MeshEvent) -> None:
         try:

@@ -22,7 +22,7 @@ FRAGMENT_SECONDS = 0.5
 """A fragment takes no longer than this at the measured rate: it is the sign of life of a slow
 transfer, and what a heartbeat waits for."""
 FIRST_FRAGMENT = 16 * 1024
-"""Payload of a fragment while no rate is known: at 2 KB/s it is heard of before the silence limit."""
+"""Payload of a fragment while no rate is known: also at 2 KB/s it beats the silence limit."""
 LEAST_FRAGMENT = 2 * 1024
 
 CHANNEL = {

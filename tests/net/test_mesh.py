@@ -12,6 +12,7 @@ import pytest
 
 from p2pnode.errors import PeerError
 from p2pnode.limits import LIMITS
+from p2pnode.net import mesh as mesh_module
 from p2pnode.net.attempt import EARLY_FRAMES, Attempt
 from p2pnode.net.events import NO_RUN, LinkUp, Priority, Received
 from p2pnode.net.ice import IceMode, IcePolicy, Interface
@@ -308,6 +309,23 @@ async def test_peers_are_not_blamed_for_our_own_absence():
         await asyncio.sleep(0.6)
         assert not a.downs(b.id)
         assert not b.downs(a.id)
+
+
+async def test_after_a_sleep_of_the_machine_links_are_made_anew_at_once(monkeypatch):
+    """The clock that runs while a machine sleeps has jumped against the other."""
+    slept = 0.0
+    monkeypatch.setattr(mesh_module, "boot_time", lambda: time.monotonic() + slept)
+    async with meshes(2) as nodes:
+        nodes.meet()
+        await nodes.linked()
+        a, b = nodes.nodes
+        slept = LIMITS.silence - 1.0
+        await asyncio.sleep(0.6)
+        assert not a.downs(b.id), "shorter than the silence limit: nobody has given it up"
+        slept += 3600.0
+        await until(lambda: a.downs(b.id) or b.downs(a.id))
+        assert "slept for 3600 s" in [*a.downs(b.id), *b.downs(a.id)][0].reason
+        await until(lambda: a.ups(b.id) == b.ups(a.id) >= 2)
 
 
 async def test_frames_that_come_early_are_kept_and_bounded():
