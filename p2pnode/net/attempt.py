@@ -38,14 +38,18 @@ class Attempt:
         self.on_closed: Callable[[Exception], None] | None = None
         self.offered_at: float | None = None
         """When an offer went out (loop time); None before, and if it is for us to answer."""
-        self.met = False
-        """Whether the peer has taken part: its description has come."""
         self._slots = slots
         self._send_signal = send_signal
         self._limits = limits
         self._early: list[tuple[Channel, bytes]] = []
         self._failed: Exception | None = None
         self.transport = RtcTransport(ice, self._frame, self._closed, limits)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether an offer went out and nobody has answered it."""
+        answered = self.answered.done() and not self.answered.cancelled()
+        return self.offered_at is not None and not answered
 
     async def offer(self) -> None:
         """Offer, wait for the answer, connect. Raises PeerError, ConnectionError.
@@ -62,13 +66,11 @@ class Attempt:
         except TimeoutError:
             raise ConnectionError("it has not answered in time") from None
         async with self._slots:
-            self.met = True
             await self.transport.accept(answer.sdp)
             await self._open()
 
     async def answer(self, offer: Offer) -> None:
         """Answer the offer and connect. Raises as `offer` does."""
-        self.met = True
         async with self._slots:
             sdp = await self.transport.answer(offer.sdp)
             self._send_signal(Answer(self.link, sdp))

@@ -48,8 +48,8 @@ class LinkDown:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unlinked:
-    """Attempts at a direct link to `peer` have failed although it took part; they go on. Said once
-    until there is a link."""
+    """Attempts at a direct link to `peer` have failed, not for want of its answer; they go on. Said
+    once until there is a link."""
 
     peer: PeerId
     reason: str

@@ -45,7 +45,7 @@ TICK = 0.25
 """Seconds between looks at silence, heartbeats and retries."""
 
 UNLINKED_FAILURES = 2
-"""So many attempts that failed although both sides took part are told to the owner."""
+"""So many attempts that failed, not for want of an answer, are told to the owner."""
 
 EXCUSED = 1.0
 """A tick that is late by more than this many seconds is not held against the peers."""
@@ -63,7 +63,7 @@ class _Peer:
     link: Link | None = None
     failures: int = 0
     pathless: int = 0
-    """Attempts since the last link in which both sides took part, in vain."""
+    """Failed attempts since the last link, but those that the peer did not answer."""
     retry_at: float = 0.0
     refused_until: float = 0.0
     """After a broken rule: offers are ignored until then."""
@@ -348,9 +348,10 @@ class Mesh:
         if state is None or state.attempt is not attempt:
             return  # an older one
         fault = isinstance(error, PeerError | VersionMismatchError)
+        unanswered = attempt.unanswered  # then it may be switched off
         if state.link is not None and not fault and peer < self._me:
             self._send_signal(peer, Gone(attempt.link))
-        if state.link is None and attempt.met:
+        if state.link is None and not unanswered:
             state.pathless += 1
             if state.pathless == UNLINKED_FAILURES:
                 self._emit(Unlinked(peer, str(error)))

@@ -2,7 +2,8 @@
 
 Speaks one JSON object a line: {"key": hex} first; {"signal": hex} both ways; {"members": {id: key}}
 from the parent; {"up": hex} and {"down": hex} to it. Answers each message with the same message, or
-if told {"quiet": true}, tells its hash ({"got": hex}); {"send": [id, hex]} has it send one.
+if told {"quiet": true}, tells its hash ({"got": hex}); {"send": [id, hex]} has it send one, and
+{"hold": [seconds, times]} holds its event loop for so long, so often.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import sys
+import time
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -63,6 +65,12 @@ async def main(me: bytes, mode: str, servers: list[str]) -> None:
         elif "send" in told:
             peer, message = map(bytes.fromhex, told["send"])
             mesh.send(peer, [message], Priority.SHARD)
+        elif "hold" in told:
+            seconds, times = told["hold"]
+            for _ in range(times):
+                time.sleep(seconds)  # noqa: ASYNC251
+                await asyncio.sleep(0.1)
+            say(held=times)
         elif "quiet" in told:
             quiet = told["quiet"]
         else:

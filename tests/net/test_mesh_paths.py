@@ -9,6 +9,7 @@ from aioice.ice import StunProtocol
 
 from p2pnode.limits import LIMITS
 from p2pnode.net.events import Unlinked
+from p2pnode.net.ice import IceMode, IcePolicy
 from p2pnode.net.rtc import RtcTransport
 from p2pnode.net.signals import Gone, Offer
 from tests.net.fakes import meshes, until
@@ -91,3 +92,12 @@ async def test_only_who_cannot_offer_says_so(index):
         await until(lambda: node.ups(other.id) == other.ups(node.id) == 2)
         said = [source for source, _, signal in nodes.signals if isinstance(signal, Gone)]
         assert all(source == nodes[1].id for source in said)
+
+
+async def test_an_owner_who_wants_relays_only_is_told_that_there_are_none():
+    async with meshes(2, HASTY, IcePolicy(mode=IceMode.RELAY)) as nodes:
+        nodes.meet()
+        offering = nodes[0]
+        await until(lambda: unlinked(offering))
+        assert "no TURN server has answered" in unlinked(offering)[0].reason
+        assert not nodes.signals

@@ -127,3 +127,16 @@ async def test_a_peer_stopped_for_less_than_the_silence_keeps_its_link(pair):
     await until(lambda: node.signs.get(CHILD, 0) > signs + 10)
     assert not node.downs(CHILD)
     assert child.count("down") == 0
+
+
+async def test_a_peer_whose_loop_is_held_again_and_again_keeps_its_link(pair):
+    """A machine that is busy most of the time, for twice the silence that would count as death."""
+    node, begin = pair
+    child = await begin()
+    await until(lambda: node.ups(CHILD) and child.count("up"))
+    data = bytes(range(256)) * 1024
+    child.tell(hold=[FAST.silence / 3, 6])
+    node.mesh.send(CHILD, [data], Priority.SHARD)
+    await until(lambda: child.count("held") and node.messages() == [data])
+    assert not node.downs(CHILD)
+    assert child.count("down") == 0
