@@ -2,7 +2,7 @@
 
 aioice never offers 127.0.0.1 and has no choice of interfaces. Three methods of each connection
 object are replaced (`IcePolicy.attach`), nothing is patched globally.
-May import: errors, limits; of net: consent, gather, ice_servers, paths.
+May import: errors, limits; of net: consent, fast, gather, ice_servers, paths.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from aiortc import RTCConfiguration, RTCPeerConnection
 from p2pnode.errors import P2PNodeError, PeerError
 from p2pnode.limits import LIMITS, Limits
 from p2pnode.net.consent import keep_consent
+from p2pnode.net.fast.connection import peer_connection
 from p2pnode.net.gather import gather
 from p2pnode.net.ice_servers import IceServer, SilentServers
 from p2pnode.net.paths import check_direct_first
@@ -128,7 +129,7 @@ class IcePolicy:
 
     def connection(self) -> RTCPeerConnection:
         """A new peer connection; call `attach` once it has a data channel."""
-        return RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        return peer_connection(RTCConfiguration(iceServers=[]))
 
     def attach(self, connection: RTCPeerConnection) -> Any:
         """Make this connection gather, check and keep up by this policy, before its descriptions

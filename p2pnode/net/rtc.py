@@ -2,6 +2,8 @@
 
 Only this file and ice import aiortc.
 May import: errors, limits, protocol.frames; of net: ice, paths.
+Only this file, ice and fast import aiortc. May import: errors, limits, protocol.frames; of net:
+fast, ice.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from aiortc import RTCDataChannel, RTCSessionDescription
 
 from p2pnode.errors import PeerError, told
 from p2pnode.limits import LIMITS, Limits
+from p2pnode.net.fast.sctp import FastSctpTransport
 from p2pnode.net.ice import IcePolicy, filter_description
 from p2pnode.net.paths import is_ours, local_address, uses_turn
 from p2pnode.protocol.frames import DATA_HEADER_BYTES, MIN_FRAGMENT_BYTES, Channel
@@ -86,6 +89,9 @@ class RtcTransport:
         self._channels = {channel: self._make_channel(channel) for channel in Channel}
         self._ice = ice.attach(self._connection)
         self._look_at = 0.0
+        sctp = self._connection.sctp
+        if isinstance(sctp, FastSctpTransport):
+            sctp.prefer(int(Channel.CONTROL))
         self._connection.on("connectionstatechange", self._state_changed)
         self._connection.on("datachannel", self._uninvited_channel)
 

@@ -129,7 +129,6 @@ async def test_bulk_arrives_whole_while_control_stays_quick():
         assert b.mesh.send(a.id, [bulk[1]], Priority.STATE)
         for i in range(20):
             a.mesh.send(b.id, [b"control %d" % i], Priority.CONTROL)
-            await asyncio.sleep(0.01)
         await until(lambda: len(b.messages()) == 21 and len(a.messages()) == 1)
         received = b.messages()
         assert received.index(b"head" + bulk[0]) == 20  # every control message overtook it
