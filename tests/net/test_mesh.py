@@ -201,8 +201,9 @@ async def test_silence_is_noticed_and_a_new_connection_made():
         a, b = nodes.nodes
         # The network swallows everything: both ends go on, no close is ever seen.
         for x, y in ((a, b), (b, a)):
-            ice = transport(x, y)._connection.sctp.transport.transport._connection
-            for protocol in ice._protocols:
+            dtls = transport(x, y)._connection.sctp.transport
+            dtls._send_datagrams = lambda pair, data, each: None
+            for protocol in dtls.transport._connection._protocols:
                 protocol.transport.sendto = lambda data, addr=None: None
         await until(lambda: a.downs(b.id) and b.downs(a.id))
         assert any("nothing heard" in d.reason for d in a.downs(b.id) + b.downs(a.id))
