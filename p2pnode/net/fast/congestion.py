@@ -44,7 +44,7 @@ MUCH_LOSS = 0.04
 MUCH_PACKETS = 3
 """Lost part of the packets, and number of lost packets, from which the path counts as congested."""
 
-MEMORY = 7 / 8
+MEMORY = 3 / 4
 """Weight of the past in the lost part, a round."""
 
 
