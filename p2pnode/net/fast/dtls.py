@@ -133,7 +133,7 @@ class FastDtlsTransport(RTCDtlsTransport):
     def _other(self, protocol: Any, datagram: memoryview, address: Address) -> None:
         if _is_record(datagram[0]):  # joined with others by the kernel
             self._open(datagram, len(datagram))
-        else:
+        elif _is_stun(datagram[0]):
             protocol.datagram_received(bytes(datagram), address)
 
     def _one_by_one(
@@ -141,7 +141,8 @@ class FastDtlsTransport(RTCDtlsTransport):
     ) -> Callable[[bytes, Address], None]:
         def datagram_received(data: bytes, address: Address) -> None:
             if not data or not _is_record(data[0]):
-                received(data, address)
+                if data and _is_stun(data[0]):
+                    received(data, address)
                 return
             self._unanswered += self._open(memoryview(data), len(data))
             receiver = self.batch_receiver
@@ -178,8 +179,14 @@ class FastDtlsTransport(RTCDtlsTransport):
 
 
 def _is_record(first: int) -> bool:
-    """By its first byte a datagram is DTLS, not STUN or RTP (RFC 7983)."""
+    """By its first byte a datagram is DTLS (RFC 7983)."""
     return 20 <= first <= 63
+
+
+def _is_stun(first: int) -> bool:
+    """By its first byte a datagram is STUN. Nothing else is for a connection of data channels, and
+    aiortc's pump dies of some: whoever knows the port could end a connection with one datagram."""
+    return first <= 3
 
 
 def _run_end(packets: Sequence[bytes], at: int) -> int:
