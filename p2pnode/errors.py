@@ -116,6 +116,12 @@ class RehearsalError(P2PNodeError):
     exit_code = 20
 
 
+class BenchmarkError(P2PNodeError):
+    """A benchmark could not be made, or what it carried arrived changed."""
+
+    exit_code = 21
+
+
 class MemoryNeedError(P2PNodeError):
     """The run does not fit into this machine's memory."""
 

@@ -27,7 +27,7 @@ LAYERS = (
     ("p2pnode.errors",),
 )
 SOLE_IMPORTERS = {
-    "aiortc": ("p2pnode.net",),
+    "aiortc": ("p2pnode.net", "p2pnode.bench"),
     "aioice": ("p2pnode.net", "signaling.stun"),
     "kernels": ("p2pnode.train.arithmetic",),
     "prompt_toolkit": ("p2pnode.ui",),
@@ -43,7 +43,7 @@ SOLE_IMPORTERS = {
             "p2pnode.ui",
             "p2pnode.prepare",
         ),
-        "signaling",
+        *("p2pnode.bench", "signaling"),
     ),
     "time": (
         *("p2pnode.demo", "p2pnode.join", "p2pnode.net", "p2pnode.rehearse_command"),

@@ -1,6 +1,6 @@
 """`python -m p2pnode bench`: its subcommands' options.
 
-May import: machine.
+May import: machine, wire_command.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from p2pnode.bench.machine import PROCESSORS, run_in_own_process
+from p2pnode.bench.wire_command import add_wire
 
 HELP = """Measure this machine. Candidates run in turn in every round; ratios are
 medians of the ratios within a round. Times are CPU time of one thread.
@@ -15,14 +16,15 @@ medians of the ratios within a round. Times are CPU time of one thread.
 kernels: the exact products against numpy's float32 product (its BLAS kernel is
 named), and operations on long vectors against a copy.
 step: forward and backward of one slot against PyTorch (install the extra
-`torch`), with a profile."""
+`torch`), with a profile.
+wire: data channels between two processes, over loopback and emulated links."""
 
 
 def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `bench` and its subcommands."""
     bench = commands.add_parser(
         "bench",
-        help="measure the arithmetic on this machine",
+        help="measure arithmetic and transport on this machine",
         description=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -44,6 +46,7 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--models", type=int, nargs="*", metavar="I", help="numbers of the models, from 0 to 2"
     )
     step.set_defaults(run=_run, module="p2pnode.bench.step")
+    add_wire(parts)
     for part in (kernels, step):
         part.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds (default 15)")
         part.add_argument(

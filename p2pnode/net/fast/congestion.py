@@ -27,6 +27,11 @@ GUARD_PART = 1 / 8
 """A round trip longer than the shortest by this, or this part of it, shows a queue; less is noise
 of schedulers and radios."""
 
+NEAR_SECONDS = 0.002
+NEAR_BYTES = 512 * 1024
+"""A path whose shortest round trip is below this (the machine itself, a cable) needs no larger
+window; more would only wait in buffers, and control messages behind it."""
+
 ENOUGH_SAMPLES = 4
 """Round trips of one round from which slow start takes its word."""
 
@@ -104,7 +109,8 @@ class Congestion:
             self.window += self.packet_bytes * nbytes / self.window
         else:
             self.window += max(GROWTH, self.packet_bytes / self.window) * nbytes
-        self.window = min(self.window, float(self._max_bytes))
+        near = self.shortest is not None and self.shortest < NEAR_SECONDS
+        self.window = min(self.window, float(NEAR_BYTES if near else self._max_bytes))
 
     def lost(self, nbytes: int, number: int, next_number: int) -> None:
         """Packets up to this number were lost, nbytes of them newly seen."""

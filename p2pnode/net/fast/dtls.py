@@ -20,7 +20,8 @@ from p2pnode.net.fast.datagrams import MAX_BYTES, MAX_SEGMENTS, Address, Datagra
 from p2pnode.net.fast.records import Closed, Records
 
 CALL_PACKETS = 256
-"""Packets handled before the event loop has its turn: a few milliseconds."""
+CALL_BYTES = 512 * 1024
+"""Packets and bytes handled before the event loop has its turn: a few milliseconds."""
 
 BATCH_PACKETS = 16
 BATCH_SECONDS = 0.001
@@ -118,9 +119,13 @@ class FastDtlsTransport(RTCDtlsTransport):
         loop._add_reader(sock.fileno(), self._readable, protocol, datagrams)
 
     def _readable(self, protocol: Any, datagrams: DatagramSocket) -> None:
-        packets = 0
-        while packets < CALL_PACKETS and (got := datagrams.read()) is not None:
+        packets = nbytes = 0
+        while packets < CALL_PACKETS and nbytes < CALL_BYTES:
+            got = datagrams.read()
+            if got is None:
+                break
             data, each, address = got
+            nbytes += len(data)
             if not data:
                 continue
             if all(_is_record(first) for first in data[::each].tobytes()):

@@ -1,15 +1,12 @@
-"""A simulated path between two associations: rate, queue, delay, loss, reordering, duplicates.
-
-No real time: events are taken in order of their simulated time.
-"""
+"""Two associations over two emulated paths, without real time: events in order of their times."""
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import random
 from collections.abc import Callable
 
+from p2pnode.bench.path import Path
 from p2pnode.net.fast.association import Association
 from p2pnode.net.fast.packets import Address
 
@@ -17,36 +14,9 @@ TAGS = (0x11111111, 0x22222222)
 OVERHEAD = 65  # IP, UDP and DTLS around an SCTP packet
 
 
-@dataclasses.dataclass
-class Path:
-    """One direction."""
-
-    rate: float = 12.5e6
-    """Bytes per second of the bottleneck."""
-    delay: float = 0.025
-    queue: float = 0.1
-    """Seconds the bottleneck buffers."""
-    loss: float = 0.0
-    reorder: float = 0.0
-    """Part of the packets that take up to `reorder_by` longer."""
-    reorder_by: float = 0.002
-    duplicate: float = 0.0
-    free_at: float = 0.0
-    dropped: int = 0
-
-    def arrivals(self, nbytes: int, now: float, chance: random.Random) -> list[float]:
-        """When a packet sent now arrives; not at all if it is lost."""
-        start = max(now, self.free_at)
-        if start - now > self.queue:
-            self.dropped += 1
-            return []
-        self.free_at = start + nbytes / self.rate
-        if chance.random() < self.loss:
-            return []
-        at = self.free_at + self.delay
-        if chance.random() < self.reorder:
-            at += chance.random() * self.reorder_by
-        return [at, at + 1e-4] if chance.random() < self.duplicate else [at]
+def line(rate: float = 12.5e6, delay: float = 0.025, **more: float) -> Path:
+    """One direction of 100 Mbit/s with a round trip of 50 ms, if nothing else is said."""
+    return Path(rate=rate, delay=delay, **more)
 
 
 class Simulation:
