@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
-from p2pnode.net import paths, rtc
+from p2pnode.net import ice, paths, rtc
 from p2pnode.net.paths import is_ours, local_address, uses_turn
 from tests.net.test_rtc import connect, sides
 
@@ -17,9 +15,14 @@ def test_addresses_of_this_machine_are_known():
     assert not is_ours("2001:db8::77")
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="Python was built without IPv6")
-def test_addresses_of_ipv6_are_known():
-    assert is_ours("::1")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_each_loopback_address_alone_is_enough(monkeypatch, address: str):
+    if not is_ours(address):
+        pytest.skip(f"this machine has no {address}")
+    monkeypatch.setattr(ice, "local_interfaces", lambda: [ice.Interface("lo", address)])
+    async with sides() as (a, b):
+        await connect(a, b)
+        assert local_address(a.transport._ice) == local_address(b.transport._ice) == address
 
 
 async def test_a_connection_on_loopback_is_direct():

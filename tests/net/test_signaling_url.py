@@ -4,6 +4,7 @@ import pytest
 from yarl import URL
 
 from p2pnode.errors import UsageError
+from p2pnode.net.ice_servers import IceServer
 from p2pnode.net.signaling_url import is_loopback, server_url, stun_url
 
 
@@ -67,3 +68,9 @@ def test_loopback(typed, here):
 def test_stun_address():
     assert stun_url(server_url("https://example.org"), 8765) == "stun:example.org:8765"
     assert stun_url(server_url("[2001:db8::1]"), 8765) == "stun:[2001:db8::1]:8765"
+
+
+@pytest.mark.parametrize("host", ["example.org", "192.0.2.1", "[2001:db8::1]"])
+def test_stun_addresses_are_ones_that_ice_takes(host):
+    server = IceServer.parse(stun_url(server_url(host), 8765))
+    assert (server.host, server.port) == (host.strip("[]"), 8765)
