@@ -155,7 +155,7 @@ class Node:
 
     def _signers(self) -> tuple[Sequence[PeerId], Sequence[PeerId]]:
         roster = self._room.roster
-        return (roster.ids, ()) if roster is not None else ((), ())
+        return (roster.ids, roster.removed) if roster is not None else ((), ())
 
     # What happens in the room
 
@@ -514,8 +514,11 @@ class Node:
     def _order(self, what: str, make: Callable[[int], Chain]) -> None:
         """Sign a record that begins after the step under way, and follow it. Raises UsageError."""
         session, older = self._session, self._orders.chain
-        if not self._room.is_host or session is None or older is None:
-            raise UsageError(f"Only the host can {what} a run, and only while one goes on.")
+        if not self._room.decides or session is None or older is None:
+            raise UsageError(
+                f"Only the host can {what} a run, or who stands in for it, and only while one goes "
+                "on."
+            )
         after = session.core.horizon()
         if after is None:
             raise UsageError("This machine does not know yet how far the run is; try again soon.")

@@ -281,6 +281,11 @@ class Room:
         return self._admission.is_host
 
     @property
+    def decides(self) -> bool:
+        """Whether this node's owner decides for the room, as host or in its place."""
+        return self._admission.decides
+
+    @property
     def asked(self) -> PeerId | None:
         """The peer that the prompt asks about: one that would come in, or a host to follow."""
         return self._asked
@@ -479,6 +484,10 @@ class Room:
             silent=self._silent_servers,
         )
 
+    def _look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._admit(self._admission.on_links(self.mesh.links(), now))
+
     def _on_mesh(self, event: wire.MeshEvent) -> None:
         match event:
             case wire.Heard():
@@ -488,6 +497,7 @@ class Room:
             case wire.Received():
                 self._occupant.on_message(event)
             case wire.LinkUp(peer=peer):
+                self._look()
                 connected = len(self.mesh.links()) + 1
                 self._console.show(
                     Joined(
@@ -511,6 +521,7 @@ class Room:
                     )
                 )
             case wire.LinkDown(peer=peer):
+                self._look()
                 connected = len(self.mesh.links()) + 1
                 self._console.show(
                     Left(
@@ -530,6 +541,7 @@ class Room:
             self.mesh.drop(event.peer, str(error))
             return
         if isinstance(message, RosterNews):
+            self._look()
             self._admit(self._admission.on_roster(message.roster))
         else:
             self._occupant.on_lobby(event.peer, message)

@@ -87,6 +87,9 @@ class Limits:
     empty_room_seconds: float = 600.0
     """A room without a connected member is forgotten after this; a household's outage or a
     host's restart is shorter, and members bring their signed roster back anyway."""
+    takeover_seconds: float = 60.0
+    """A host that has been away for so long is lost, as far as newcomers go: they are shown the
+    first member in join order that is here. A restart takes less."""
     settle_seconds: float = 60.0
     """After its start a server has forgotten all rooms. For so long a room founded by a newcomer
     gives way to one whose members return with their signed roster (they retry every 15 s)."""

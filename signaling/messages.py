@@ -39,7 +39,8 @@ Sealed = Annotated[bytes, Meta(max_length=MESSAGE_BYTES - 256)]
 Url = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=512)]
 
-Role = Literal["host", "member", "waiting"]
+Role = Literal["host", "acting", "member", "waiting"]
+"""`acting`: the member that newcomers are shown while the host has been away for long."""
 Reason = Annotated[str, Meta(max_length=32)]
 """One of `version`, `proof`, `unavailable`, `contested`, `dismissed`, `replaced`, `busy`,
 `broken`; a node that meets another one falls back to the sentence beside it."""
@@ -96,13 +97,14 @@ class View(msgspec.Struct, frozen=True, tag=True):
 
     role: Role
     host: PeerId | None
-    """The host, while it is connected."""
+    """The host, while it is connected; to those who wait, else who stands in for it."""
     epoch: Epoch = 0
     """Newest roster epoch the server knows; 0 for those who wait."""
     members: Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)] = ()
     """Connected members, sorted; empty for those who wait."""
     waiting: Annotated[tuple[PeerId, ...], Meta(max_length=MAX_WAITING)] = ()
-    """Connected peers that wait for a decision, in order of arrival; only the host sees them."""
+    """Connected peers that wait for a decision, in order of arrival; only the host, or who
+    stands in for it, sees them."""
 
 
 class Loan(msgspec.Struct, frozen=True, tag=True):

@@ -31,6 +31,9 @@ class Room:
         self._joins = Bucket(limits.room_joins_rate, limits.room_joins_burst, now)
         self._messages = Bucket(limits.room_messages_rate, limits.room_messages_burst, now)
         self._bytes = Bucket(limits.room_bytes_rate, limits.room_bytes_burst, now)
+        self.host_away_since: float | None = None
+        self.acting: PeerId | None = None
+        """Who stands in for a host that has been away for long."""
 
     def takes_join(self, now: float) -> bool:
         """Whether there may be one more registration now."""
@@ -40,9 +43,29 @@ class Room:
         """Whether so many bytes more may be relayed now."""
         return self._messages.take(1, now) and self._bytes.take(size, now)
 
+    def watch_host(self, now: float, patience: float) -> None:
+        """Note since when the host is away; after `patience` seconds the first member in join
+        order that is here stands in for it."""
+        if self.host in self.connected:
+            self.host_away_since = self.acting = None
+        elif self.host_away_since is None:
+            self.host_away_since = now
+        elif now - self.host_away_since >= patience:
+            self.acting = next((peer for peer in self.members if peer in self.connected), None)
+
+    def may_lead(self, peer: PeerId) -> bool:
+        """Whether a roster that this peer signs may become the room's: of the host, of who stands
+        in for it, and of a member that was host before it was away."""
+        if peer in (self.host, self.acting):
+            return True
+        order = self.members
+        return peer in order and self.host in order and order.index(peer) < order.index(self.host)
+
     def role(self, peer: PeerId) -> Role:
         if peer == self.host:
             return "host"
+        if peer == self.acting:
+            return "acting"
         return "member" if peer in self.members else "waiting"
 
     def adopt(self, claim: RosterClaim) -> None:
@@ -71,13 +94,13 @@ class Room:
         role = self.role(peer)
         host = self.host if self.host in self.connected else None
         if role == "waiting":
-            return View(role, host)
+            return View(role, host or self.acting)
         members = tuple(sorted(member for member in self.members if member in self.connected))
-        waiting = self.waiting() if role == "host" else ()
+        waiting = self.waiting() if role in ("host", "acting") else ()
         return View(role, host, self.epoch, members, waiting)
 
     def may_relay(self, sender: PeerId, to: PeerId) -> bool:
-        """Members reach each other; those who wait reach the host, and it reaches them."""
-        if "host" in (self.role(sender), self.role(to)):
-            return True
-        return self.role(sender) == self.role(to) == "member"
+        """Members reach each other; those who wait reach the host, or who stands in for it, and
+        are reached."""
+        roles = (self.role(sender), self.role(to))
+        return "host" in roles or "acting" in roles or "waiting" not in roles

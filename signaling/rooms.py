@@ -183,10 +183,12 @@ class Rooms:
             return self._expel(connection, "broken", now)
         if isinstance(message, Relay):
             return self._on_relay(room, peer, message, now)
-        if peer != room.host:
+        if peer not in room.members:
             return self._expel(connection, "broken", now)
         if isinstance(message, Publish):
             return self._on_publish(connection, room, message, now)
+        if peer not in (room.host, room.acting):
+            return []  # it was, a moment ago
         return self._on_dismiss(room, message, now)
 
     def on_disconnect(self, number: int, now: float) -> list[Effect]:
@@ -204,6 +206,7 @@ class Rooms:
             elif _waits(connection) and now >= connection.since + self._limits.waiting_seconds:
                 effects += self._expel(connection, "busy", now)
         for room in list(self._rooms.values()):
+            effects += self._show(room, now) if room.host not in room.connected else []
             effects += self._lend(room, now)
             since = room.empty_since
             if since is not None and now >= since + self._limits.empty_room_seconds:
@@ -283,6 +286,11 @@ class Rooms:
             if claim.epoch > room.epoch:
                 room.adopt(claim)
             return True
+        if peer_id(claim.host_key) in room.members:
+            # Somebody stood in for the host, on one side of a cut perhaps: the members settle it.
+            if claim.epoch > room.epoch and room.may_lead(peer_id(claim.host_key)):
+                room.adopt(claim)
+            return True
         if room.provisional and now < self._settled_at:
             # Its founder came after the restart, before those whose room this is; it now waits.
             room.adopt(claim)
@@ -303,9 +311,9 @@ class Rooms:
         self, connection: _Connection, room: Room, publish: Publish, now: float
     ) -> list[Effect]:
         claim = checked_claim(publish.roster, room.id, self._limits.members)
-        if claim is None or peer_id(claim.host_key) != room.host:
+        if claim is None or peer_id(claim.host_key) != connection.peer:
             return self._expel(connection, "broken", now)
-        if claim.epoch > room.epoch:
+        if claim.epoch > room.epoch and room.may_lead(connection.peer):
             room.adopt(claim)
         return self._show(room, now)
 
@@ -324,6 +332,7 @@ class Rooms:
             room.empty_since = None
         elif room.empty_since is None:
             room.empty_since = now
+        room.watch_host(now, self._limits.takeover_seconds)
         effects: list[Effect] = []
         for peer, number in room.connected.items():
             connection = self._connections[number]

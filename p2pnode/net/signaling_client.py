@@ -294,7 +294,7 @@ class SignalingClient:
             signature=self._identity.sign(b"register", *parts),
             # Only a first registration, or a host, may found a room: a guest that comes back before
             # the others after a restart of the server must not become host.
-            want="guest" if self._guest or self._role in ("member", "waiting") else "any",
+            want="guest" if self._guest or self._role in ("member", "acting", "waiting") else "any",
             roster=self._roster,
         )
         with contextlib.suppress(OSError, aiohttp.ClientError):

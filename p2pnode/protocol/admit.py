@@ -59,7 +59,8 @@ from p2pnode.protocol.envelope import Opened, Random
 from p2pnode.protocol.identity import Identity, PeerId, short_id
 from p2pnode.protocol.post import Post
 from p2pnode.protocol.roster import Member, Roster, open_roster, sign_roster
-from p2pnode.protocol.roster_rules import Verdict, judge
+from p2pnode.protocol.roster_rules import BELIEVED_EPOCH, Verdict, judge
+from p2pnode.protocol.succession import TAKEOVER, Succession
 from p2pnode.protocol.text import clean
 from p2pnode.protocol.waiting_list import WaitingList
 from signaling.messages import MAX_MEMBERS, View
@@ -70,9 +71,6 @@ RECOVER = 5.0
 """Seconds a restarted host waits for a member to give its roster back."""
 PATIENCE = 2.0
 """Seconds a member waits for a roster it has heard of before it asks."""
-BELIEVED_EPOCH = 2**40
-"""Newest epoch that a host takes from a view when it has lost its own roster: a million years of
-changes, one a second. A server that says more would leave it no epoch to sign."""
 QUIET = 5.0
 """Seconds between two notes about bad envelopes: whoever sends them shall not fill the log."""
 _OWN_GROUP = (
@@ -81,6 +79,11 @@ _OWN_GROUP = (
 )
 _SHUNNED = "You did not want to enter this host's room."
 _BLOCKED = "The host here is a machine that you have blocked; `p2pnode devices forget` undoes that."
+_ACTING = (
+    f"The host has been away for {TAKEOVER:.0f} s. Until it is back this machine, the next in the "
+    "order in which the members joined, decides: you are asked about newcomers, and can remove a "
+    "machine, change the settings or stop the run."
+)
 _SECRET, _ROSTER = b"room secret", b"roster"
 """What a box is for."""
 _REMOVED = "The host removed this node from the room."
@@ -124,6 +127,9 @@ class Admission:
         self._view: View | None = None
         self._standing: Standing | None = None
         self._list = WaitingList()
+        self._there = Succession(identity.peer_id)
+        self._links: Set[PeerId] = frozenset()
+        self._told_acting = False
         self._retry_at: float | None = None
         self._recover_at: float | None = None
         self._quiet_until = float("-inf")
@@ -135,6 +141,11 @@ class Admission:
     @property
     def is_host(self) -> bool:
         return self.roster is not None and self.roster.host == self._me.peer_id
+
+    @property
+    def decides(self) -> bool:
+        """Whether this node's owner lets others in, as host or in its place."""
+        return self.is_host or self._there.stands_in(self.roster)
 
     @property
     def waiting(self) -> dict[PeerId, str]:
@@ -167,6 +178,7 @@ class Admission:
     def on_view(self, view: View, now: float) -> list[Effect]:
         """The server shows the room: after each registration and whenever it changes."""
         self._view = view
+        self._look(now)
         if self._post.secret is None and (view.role == "host" or self.is_host):
             return self._leave(RoomCodeError(_OWN_GROUP))
         effects: list[Effect] = [KnockGone(peer) for peer in self._list.keep_only(view.waiting)]
@@ -187,12 +199,25 @@ class Admission:
         elif self._is_behind(view):
             soon = now + PATIENCE  # mostly it is on its way
             self._retry_at = soon if self._retry_at is None else min(self._retry_at, soon)
+        if self.is_host and view.role not in ("host", "waiting") and self.roster is not None:
+            effects.append(Publish(self.roster.signed))  # the server knows another, older one
         return effects + self._note_standing()
+
+    def on_links(self, links: Set[PeerId], now: float) -> list[Effect]:
+        """Whom this node has a link to, whenever that has changed."""
+        self._links = links
+        self._look(now)
+        return self._note_standing()
+
+    def _look(self, now: float) -> None:
+        shown = self._view.members if self._view is not None else ()
+        self._there.look(self.roster, self._links, shown, now)
 
     def on_relayed(self, sender: PeerId, sealed: bytes, now: float) -> list[Effect]:
         """The server relays an envelope that it says is from `sender`."""
         if self.refused:
             return []
+        self._there.now(now)
         if not self._known(sender):
             return self._complain(f"An envelope of a stranger ({short_id(sender)}) came.", now)
         try:
@@ -218,6 +243,7 @@ class Admission:
     def on_tick(self, now: float) -> list[Effect]:
         """Call when `next_deadline` has passed; earlier calls do nothing."""
         effects: list[Effect] = []
+        self._there.now(now)
         if self._recover_at is not None and now >= self._recover_at:
             self._recover_at = None
             view, roster = self._view, self.roster
@@ -230,7 +256,8 @@ class Admission:
         return effects + self._note_standing()
 
     def next_deadline(self) -> float | None:
-        deadlines = [at for at in (self._retry_at, self._recover_at) if at is not None]
+        turn = self._there.next_turn(self.roster)
+        deadlines = [at for at in (self._retry_at, self._recover_at, turn) if at is not None]
         return min(deadlines, default=None)
 
     # The user's decisions (newcomer without a code)
@@ -276,8 +303,8 @@ class Admission:
 
     def kick(self, peer: PeerId) -> list[Effect]:
         """Remove a member by a new epoch. Raises UsageError if it is none, or the host itself."""
-        if not self.is_host or self.roster is None:
-            raise UsageError("Only the host can remove a peer.")
+        if not self.decides or self.roster is None:
+            raise UsageError("Only the host can remove a peer, or who stands in for it.")
         if peer == self._me.peer_id or self.roster.member(peer) is None:
             raise UsageError(f"{short_id(peer)} is not a member that could be removed.")
         rest = tuple(member for member in self.roster.members if member.id != peer)
@@ -376,7 +403,7 @@ class Admission:
 
     def _on_knock(self, opened: Opened, knock: Knock) -> list[Effect]:
         peer, roster = opened.sender, self.roster
-        if not self.is_host or roster is None:
+        if not self.decides or roster is None:
             return []
         if knock.protocol != NODE_PROTOCOL:
             return [self._decide(peer, Decision("no", "version"))]
@@ -399,12 +426,12 @@ class Admission:
 
     def _on_decision(self, sender: PeerId, decision: Decision) -> list[Effect]:
         host = self.roster.host if self.roster else self._view.host if self._view else None
-        if sender != host:
+        if sender != host and (decision.verdict != "yes" or self.roster is None):
             raise PeerError(f"{short_id(sender)} decides but is not the host; it was ignored.")
-        if decision.verdict == "yes":
+        if decision.verdict == "yes":  # of one who is a member already the roster tells its worth
             if self._is_unsure_of(sender):
                 return []  # asked for again once the owner has compared the words
-            if self._post.secret is None and len(decision.secret) == 32:
+            if self._post.secret is None and sender == host and len(decision.secret) == 32:
                 self._post.secret = decision.secret
             return self._take_roster(self._unseal_roster(decision.roster), sender)
         if decision.verdict == "later":
@@ -423,7 +450,7 @@ class Admission:
     def _take_roster(self, new: Roster, sender: PeerId | None) -> list[Effect]:
         """Act on a verified roster. Raises PeerError if it is of a host not followed here."""
         old = self.roster
-        verdict = judge(new, old, self._me.peer_id, sender, self._view)
+        verdict = judge(new, old, self._me.peer_id, sender, self._view, self._there)
         if verdict is Verdict.IGNORE:
             return []
         self._retry_at = None
@@ -431,6 +458,8 @@ class Admission:
             return self._leave(RefusedError(_REMOVED))
         if verdict is Verdict.RECOVER:
             return self._recover(new)
+        if verdict is Verdict.MERGE:
+            return self._merge(new)
         self.roster = new
         removed = tuple(peer for peer in (old.ids if old else ()) if peer not in new.ids)
         return [*self._move_inside(new), RosterChanged(new, removed)]
@@ -451,6 +480,23 @@ class Admission:
         self._secret = None  # there were two; a third one is known to nobody who was put out
         removed = earlier.removed
         return self._new_epoch(kept[:MAX_MEMBERS], max(earlier.epoch, shown) + 1, removed)
+
+    def _merge(self, other: Roster) -> list[Effect]:
+        """Somebody stood in for this node: go on with whom it let in, without whom either put
+        out."""
+        mine = self.roster
+        assert mine is not None  # or there is nothing to merge with
+        members = dict.fromkeys((*mine.members, *other.members))
+        known = {member.id: member for member in reversed(members)}
+        out = {*mine.removed, *other.removed, *self._blocked}
+        kept = tuple(
+            known[peer]
+            for peer in dict.fromkeys(member.id for member in members)
+            if peer not in out and not self._list.is_dismissed(peer)
+        )
+        self._secret = None  # of two; and who was put out on either side knows one
+        epoch = max(mine.epoch, other.epoch) + 1
+        return self._new_epoch(kept[:MAX_MEMBERS], epoch, other.removed)
 
     def _leave(self, error: P2PNodeError) -> list[Effect]:
         self.refused = True
@@ -551,7 +597,12 @@ class Admission:
         return [Note(text)]
 
     def _note_standing(self) -> list[Effect]:
-        """A `Standing` if it differs from the last one."""
+        """A `Standing` if it differs from the last one, and a note when this node's turn came."""
+        acting = self.decides and not self.is_host
+        if acting != self._told_acting:
+            self._told_acting = acting
+            if acting:
+                return [Note(_ACTING), *self._note_standing()]
         view, roster = self._view, self.roster
         if roster is not None:
             standing = Standing("host" if self.is_host else "member", roster.host)

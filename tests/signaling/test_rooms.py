@@ -18,6 +18,8 @@ from signaling.messages import (
     Refused,
     Relay,
     Relayed,
+    RosterClaim,
+    SignedRoster,
     View,
     Welcome,
     encode,
@@ -621,3 +623,90 @@ def test_who_waits_too_long_makes_room_and_comes_back_at_the_end():
     server.join(early)
     assert server.view(first).waiting == (late.peer_id, early.peer_id)
     assert server.refusal(new) is None
+
+
+# A host that is lost
+
+
+def lost(server):
+    """A room of three whose host has gone, and time enough to call it lost."""
+    host, one, two = identities(3)
+    blob = roster(host, one, two, epoch=3)
+    h, a, b = (server.join(who, blob=blob) for who in (host, one, two))
+    server.leave(h)
+    server.now += LIMITS.takeover_seconds + 1
+    server.do(server.rooms.on_tick(server.now))
+    return (host, one, two), (a, b)
+
+
+def takes_over(by, *members, epoch):
+    """A roster signed by a member that stands in: join order stays."""
+    claim = encode(
+        RosterClaim(ROOM, epoch, by.key, tuple(m.peer_id for m in members), (), bytes(32))
+    )
+    return Publish(encode(SignedRoster(claim, by.sign(b"roster", claim))))
+
+
+def test_the_first_in_join_order_stands_in_for_a_host_that_is_lost(server):
+    (host, one, two), (a, b) = lost(server)
+    assert (server.view(a).role, server.view(b).role) == ("acting", "member")
+    stranger = Identity.ephemeral()
+    number = server.join(stranger)
+    assert server.view(number) == View("waiting", one.peer_id)
+    assert server.view(a).waiting == (stranger.peer_id,)
+    assert server.view(b).waiting == ()
+    server.say(number, Relay(one.peer_id, b"knock"))
+    server.say(a, Relay(stranger.peer_id, b"yes"))
+    assert len(server.mail(a)) == len(server.mail(number)) == 1
+    server.say(number, Relay(two.peer_id, b"knock"))
+    assert server.mail(b) == []
+    server.say(a, takes_over(one, host, one, two, stranger, epoch=4))
+    assert server.view(a).role == "host"
+    assert server.view(number).role == "member"
+    server.leave(a)
+    server.now += LIMITS.takeover_seconds + 1
+    server.do(server.rooms.on_tick(server.now))
+    assert server.view(b).role == "acting"
+
+
+def test_a_host_that_comes_back_in_time_is_host(server):
+    host, one = identities(2)
+    blob = roster(host, one, epoch=3)
+    h, a = server.join(host, blob=blob), server.join(one, blob=blob)
+    server.leave(h)
+    server.now += LIMITS.takeover_seconds - 1
+    server.do(server.rooms.on_tick(server.now))
+    assert server.view(a).role == "member"
+    h = server.join(host, blob=blob)
+    server.now += LIMITS.takeover_seconds
+    server.do(server.rooms.on_tick(server.now))
+    assert (server.view(h).role, server.view(a).role) == ("host", "member")
+
+
+def test_a_member_publishes_nothing_while_it_is_not_its_turn(server):
+    (host, one, two), (a, b) = lost(server)
+    server.say(b, takes_over(two, host, one, two, epoch=9))
+    assert (server.view(a).role, server.view(a).epoch) == ("acting", 3)
+    assert b not in server.closed
+    h = server.join(host, blob=roster(host, one, two, epoch=3))
+    server.say(a, takes_over(one, host, one, two, epoch=9))
+    assert (server.view(h).role, server.view(a).role) == ("host", "member")
+    server.say(a, Dismiss(two.peer_id))
+    assert b not in server.closed
+
+
+def test_nobody_publishes_in_the_name_of_another(server):
+    (host, one, two), (a, b) = lost(server)
+    server.say(a, takes_over(two, host, one, two, epoch=9))
+    assert server.refusal(a) == "broken"
+    del host, b
+
+
+def test_a_host_that_was_stood_in_for_becomes_host_again(server):
+    (host, one, two), (a, b) = lost(server)
+    server.say(a, takes_over(one, host, one, two, epoch=4))
+    h = server.join(host, want="guest", blob=roster(host, one, two, epoch=3))
+    assert server.view(h).role == "member"
+    server.say(h, takes_over(host, host, one, two, epoch=5))
+    assert (server.view(h).role, server.view(a).role) == ("host", "member")
+    del b
