@@ -225,7 +225,7 @@ def test_messages_out_of_turn_end_the_connection(server):
         lambda host, one: signed(host, members=(host.peer_id, one.peer_id, one.peer_id)),
         lambda host, one: signed(host, members=(one.peer_id,)),
         lambda host, one: roster(host, one, room=b"q" * 32),
-        lambda host, one: roster(host, one)[:-1] + b"\0",
+        lambda host, one: roster(host, one)[:-1] + b"\xff",
         lambda host, one: b"",
     ],
     ids=["other signer", "member twice", "host missing", "other room", "damaged", "empty"],
