@@ -68,14 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("NUMBA_NUM_THREADS", "1")
     arguments = parser().parse_args(argv)
-    if level := os.environ.get("P2PNODE_LOG"):
-        logging.basicConfig(format="%(relativeCreated)d %(name)s %(message)s")
-        logging.getLogger("p2pnode").setLevel(level.upper())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that it cannot show must not end a run
             stream.reconfigure(errors="backslashreplace")
     code = 0
     try:
+        _set_up_log(os.environ.get("P2PNODE_LOG"))
         code = int(arguments.run(arguments))
         sys.stdout.flush()
     except P2PNodeError as error:
@@ -87,6 +85,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; that is no error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
+
+
+class _VisibleFormatter(logging.Formatter):
+    """Whoever wrote the words of a record (a peer, a TURN server, a library that quotes them): a
+    message is one line, and the terminal obeys nothing but the line ends of tracebacks."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(visible(line) for line in super().format(record).split("\n"))
+
+
+def _set_up_log(level: str | None) -> None:
+    """Warnings of everybody to standard error; with a level also our own records of it. Raises
+    UsageError."""
+    known = logging.getLevelNamesMapping()
+    if level and level.upper() not in known:
+        raise UsageError(f"P2PNODE_LOG is {level!r}; it can be {', '.join(known).lower()}")
+    handler = logging.StreamHandler()
+    form = "%(relativeCreated)d %(name)s %(message)s" if level else "%(message)s"
+    handler.setFormatter(_VisibleFormatter(form))
+    if not logging.getLogger().handlers:
+        logging.getLogger().addHandler(handler)
+    if level:
+        logging.getLogger("p2pnode").setLevel(known[level.upper()])
 
 
 def parser() -> argparse.ArgumentParser:

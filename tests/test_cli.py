@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -467,3 +468,31 @@ def test_impossible_runs_stop_before_a_server_is_started() -> None:
         asyncio.run(
             join_module.join(config, RunOptions(slots=5_000), None, None, ("not an address", 0))
         )
+
+
+@pytest.mark.parametrize("level", [None, "debug"])
+def test_words_in_log_records_do_not_reach_the_terminal_raw(
+    level: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A library may log what a stranger sent, such as a TURN server's reason for saying no."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("p2pnode"), "level", logging.NOTSET)
+    cli._set_up_log(level)
+    logging.getLogger("aioice.turn").warning("401 %s", "\x1b[2J\r\x9b31m\u202e\nforged: line")
+    try:
+        raise ValueError("\x1b]0;title\x07")
+    except ValueError:
+        logging.getLogger("asyncio").exception("never retrieved")
+    err = capsys.readouterr().err
+    assert "\\x1b[2J" in err
+    assert all(line.isprintable() for line in err.split("\n"))
+    assert not any(line.startswith("forged") for line in err.split("\n"))
+    assert "Traceback" in err
+
+
+def test_an_unknown_log_level_is_a_sentence(
+    bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare.setenv("P2PNODE_LOG", "loud\x1b[2J")
+    assert cli.main(["devices", "list"]) == errors.UsageError.exit_code
+    assert "P2PNODE_LOG is 'loud" in capsys.readouterr().err

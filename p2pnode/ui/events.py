@@ -5,6 +5,8 @@ May import: protocol.text.
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from p2pnode.protocol.text import visible
@@ -159,9 +161,13 @@ _decoder = msgspec.json.Decoder(AnyEvent)
 def to_json(event: Event) -> str:
     """One line of JSON without its newline."""
     try:
-        return msgspec.json.encode(event).decode()
+        text = msgspec.json.encode(event).decode()
     except UnicodeEncodeError:  # a path whose bytes are no text
-        return msgspec.json.encode(_visible(event)).decode()
+        text = msgspec.json.encode(_visible(event)).decode()
+    if text.isprintable():
+        return text
+    # Such characters stand in strings only, where JSON has escapes for them; logs are read too.
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def from_json(line: str | bytes) -> AnyEvent:

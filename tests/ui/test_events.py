@@ -146,3 +146,18 @@ def test_what_was_hidden_can_be_read() -> None:
 def test_names_in_other_scripts_stay_as_they_are() -> None:
     event = ui.Knock(peer="aaaa-bbbb", name="Zoë 漢字 Жук 🚲")
     assert sentence(event) == "Zoë 漢字 Жук 🚲 (aaaa-bbbb) asks to join."
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_hostile_words_do_not_reach_a_log_raw(words: str) -> None:
+    """The JSON form holds them as escapes, and gives them back to programs."""
+    event = ui.Left(peer="aaaa-bbbb", name="bob", reason=words, connected=1)
+    line = to_json(event)
+    assert unsafe(line) == []
+    assert line.isprintable()
+    if "\ud800" not in words:
+        assert from_json(line) == event
+
+
+def test_ordinary_words_of_all_languages_stay_readable_in_a_log() -> None:
+    assert "Zoë 北京 😀" in to_json(ui.Info(text="Zoë 北京 😀"))
