@@ -41,6 +41,7 @@ class CatchUp:
         self._freezing = -1
         self._needed_at = 0.0
         self._fetcher: Fetcher | None = None
+        self._offered_at = 0.0
         self._recalling = False
         """It is being looked whether some of it is on disk already."""
         self._target: FrozenState | None = None
@@ -102,9 +103,13 @@ class CatchUp:
             for peer, status in board.good_peers()
             if status.frozen is not None and self._useful(status.frozen)
         }
-        gone = self._target is None or not self._useful(self._target)
+        if self._target in offers.values():
+            self._offered_at = board.now
+        # The donors of what has begun may come back; but alone, a node goes on from what it has.
+        gone = board.now - self._offered_at >= 2 * board.limits.silence
+        gone |= self._target is None or not self._useful(self._target)
         if gone or (offers and self._target not in offers.values()):
-            self._choose(offers)  # else the donors of what has begun may come back
+            self._choose(offers)
         if self._fetcher is None or self._target is None or self._recalling:
             return
         self._fetcher.set_donors(peer for peer, offer in offers.items() if offer == self._target)
@@ -125,6 +130,7 @@ class CatchUp:
             counted = Counter(offers.values())
             target = max(counted, key=lambda offer: (counted[offer], offer.step, offer.root))
             self._target = target
+            self._offered_at = board.now
             self._fetcher = Fetcher(board.setup.run, target.root, MAX_PARTS * PART_BYTES)
             self._recalling = True
             board.out.append(Recall(target.root))

@@ -86,3 +86,15 @@ def test_a_donor_that_dies_costs_its_parts_only(transfer: tuple[Recorder, Machin
     again = [want.part for want in run.messages(BlobWant, joiner.name)[asked:]]
     assert set(again) <= open_parts
     run.finish()
+
+
+def test_if_all_donors_die_a_newcomer_goes_on_alone_from_what_it_has(
+    transfer: tuple[Recorder, Machine],
+) -> None:
+    run, joiner = transfer
+    joiner.slot_time = 0.01
+    for node in run.nodes:
+        run.world.crash(node)
+    run.finish()
+    assert joiner.finished is not None
+    assert not run.of(ef.Load, joiner.name)
