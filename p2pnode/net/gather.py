@@ -12,6 +12,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
@@ -199,6 +200,11 @@ async def _reflexive(protocol: Any, server: IceServer, rank: int) -> Answer:
 
 async def _relayed(ice: Any, server: IceServer, *, hidden: bool) -> Answer:
     """An address of the TURN server's that it forwards from."""
+    tls: Any = False  # annotated as bool, handed to asyncio, which takes a context too
+    if server.transport == "tls":
+        # Reading the system's certificates would hold the loop for a tenth of a second.
+        loop = asyncio.get_running_loop()
+        tls = await loop.run_in_executor(None, ssl.create_default_context)
     candidate, protocol = await aioice.ice.relayed_candidate(
         component=1,
         hide_related_address=hidden,
@@ -206,7 +212,7 @@ async def _relayed(ice: Any, server: IceServer, *, hidden: bool) -> Answer:
         turn_server=(server.host, server.port),
         turn_username=server.username,
         turn_password=server.credential,
-        turn_ssl=server.transport == "tls",
+        turn_ssl=tls,
         turn_transport="udp" if server.transport == "udp" else "tcp",
     )
     return candidate, protocol

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
+import ssl
+import threading
 
 import pytest
 
@@ -178,6 +180,14 @@ async def test_a_relayed_address_comes_from_the_server_that_answers(transport: s
 
 @needs_coturn
 async def test_tls_to_a_turn_server_is_checked(monkeypatch, tmp_path, caplog):
+    threads = []
+    make = ssl.create_default_context
+
+    def made():
+        threads.append(threading.current_thread())
+        return make()
+
+    monkeypatch.setattr(ssl, "create_default_context", made)
     chain, key = self_signed(tmp_path)
     async with coturn(tls=(chain, key)) as turn:
         policy = IcePolicy(servers=[turn.server("tls")], limits=PATIENT)
@@ -186,6 +196,8 @@ async def test_tls_to_a_turn_server_is_checked(monkeypatch, tmp_path, caplog):
         assert "certificate verify failed" in caplog.text
         monkeypatch.setenv("SSL_CERT_FILE", str(chain))
         assert kinds(await candidates(policy)) == ["host", "relay"]
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads  # it takes long
 
 
 @needs_coturn
