@@ -26,6 +26,7 @@ from .scalars import (
 )
 from .table import Kernels
 from .types import INT8_LIMIT, INT12_LIMIT, AdamScalars, AttentionSaved, Quantised
+from .weigh import weigh
 
 P2PNODE_KERNELS = True
 """Marks this package; another one on the index is also called `kernels`."""
@@ -78,4 +79,5 @@ __all__ = [
     "random_u64",
     "rope_tables",
     "schedule",
+    "weigh",
 ]

@@ -20,7 +20,8 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 _CHUNK = 1 << 18
 
 
-def _mix(z: U64) -> U64:
+def mixed(z: U64) -> U64:
+    """The finaliser alone: a bijection of 64-bit integers."""
     z = (z ^ (z >> np.uint64(30))) * _MIX1
     z = (z ^ (z >> np.uint64(27))) * _MIX2
     return z ^ (z >> np.uint64(31))
@@ -35,8 +36,8 @@ def random_u64(seed: int, purpose: str, *index: int | npt.NDArray[np.integer]) -
     state = np.frombuffer(digest[:8], "<u8").astype(np.uint64)
     for part in index:
         counter = np.atleast_1d(np.asarray(part)).astype(np.uint64)
-        state = _mix(state + (counter + np.uint64(1)) * _GOLDEN)
-    return _mix(state)
+        state = mixed(state + (counter + np.uint64(1)) * _GOLDEN)
+    return mixed(state)
 
 
 def _chunks(n: int) -> Iterator[tuple[int, int]]:

@@ -18,11 +18,12 @@ import numpy as np
 from p2pnode.config import RunConfig
 from p2pnode.errors import CheckpointError, DiskFullError, NonFiniteError
 from p2pnode.protocol import effects, events, fetch
-from p2pnode.protocol.messages import Buffer, Shard, SlotEvidence
+from p2pnode.protocol.messages import Buffer, Shard, SlotEvidence, as_weight
 from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder
 from p2pnode.train.evidence import AppliedInfo, GradientSum, HeldOut
+from p2pnode.train.gradient import checksum
 from p2pnode.train.partial import PartialFile
 from p2pnode.train.spool import spool
 from p2pnode.train.trainer import Trainer, TrainerError
@@ -118,6 +119,17 @@ class Jobs:
         total = self._trainer.add(arrays)
         return events.Reduced(effect.step, effect.shard, effect.ticket, _bytes_of(total))
 
+    def weigh(self, effect: effects.Weigh) -> events.Weighed:
+        """A linear checksum of a vector, with the coefficients of a nonce or the fixed ones."""
+        arrays = [_int32(part) for part in effect.parts]
+        if effect.nonce is None:
+            return events.Weighed(effect.ticket, checksum(np.concatenate(arrays)))
+        value, start = 0, 0
+        for array in arrays:
+            value += kernels.weigh(array, effect.nonce, start)
+            start += array.size
+        return events.Weighed(effect.ticket, as_weight(value))
+
     def apply(self, effect: effects.Apply) -> events.Applied | events.ApplyRefused:
         """One optimizer step; the old state stays until the commit."""
         total = np.concatenate([_int32(part) for part in effect.sums])
@@ -142,6 +154,10 @@ class Jobs:
         # Nothing differs, and yet the hash is another: it was the hashing that went wrong.
         differing = next(iter(result.differing), "state hash")
         return events.Verified(effect.step, None if result.sound else differing)
+
+    def rollback(self, effect: effects.Rollback) -> None:
+        """Forget the pending apply."""
+        self._trainer.rollback()
 
     def commit(self, effect: effects.Commit) -> CommitResult:
         """Keep the state of this step; held-out loss and checkpoint where they are due.

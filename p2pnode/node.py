@@ -358,6 +358,7 @@ class Node:
             members=self._room.roster.ids if self._room.roster is not None else (),
             sign=lambda digest: sign_pledge(self._room.identity, digest),
             signed=self._signed,
+            secret=secrets.token_bytes(32),
             applied=trainer.step,
             stopped=chain.stopped,
             excluded=chain.excluded,

@@ -181,6 +181,11 @@ class Session:
                 )
             case effects.Reduce():
                 self._run(self._jobs.reduce, effect)
+            case effects.Weigh():
+                self._run(self._jobs.weigh, effect)
+            case effects.Rollback():
+                undone = self._worker.submit(Urgency.EXCHANGE, self._jobs.rollback, effect)
+                self._spawn(_done(undone))
             case effects.Apply():
                 self._run(self._jobs.apply, effect)
             case effects.Verify():
@@ -330,3 +335,7 @@ class Session:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("a job failed", exc_info=error)
             self._fail(error)
+
+
+async def _done(job: asyncio.Future[None]) -> None:
+    await job

@@ -169,6 +169,7 @@ def make_setup(**changes: Any) -> Setup:
         "boot": 1,
         "probe": bytes(32),
         "members": (ME,),
+        "secret": b"",
         "sign": lambda digest: b"",
         "signed": lambda peer, digest, signature: False,
     }

@@ -1,6 +1,6 @@
 """From complete sums to a committed state.
 
-May import: board, effects, events, guard, messages, reduce, verdict.
+May import: board, check, effects, events, guard, messages, reduce, verdict.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from p2pnode.protocol.board import Board
+from p2pnode.protocol.check import Check
 from p2pnode.protocol.effects import Apply, Commit, Ending, Fault, Kind
 from p2pnode.protocol.events import ApplyRefused
 from p2pnode.protocol.guard import Guard
@@ -21,23 +22,32 @@ class Applier:
     """Applies a step when the one before it is committed and the sums agree."""
 
     def __init__(
-        self, board: Board, shelf: Shelf, guard: Guard, verdict: Verdict, recount: Recount
+        self,
+        board: Board,
+        shelf: Shelf,
+        guard: Guard,
+        verdict: Verdict,
+        recount: Recount,
+        check: Check,
     ) -> None:
         self._board = board
         self._shelf = shelf
         self._guard = guard
         self._verdict = verdict
         self._recount = recount
-        self._sums: list[Sum] = []
-        """What is being applied."""
+        self._check = check
+        self.sums: list[Sum] = []
+        """What is being applied, or was."""
         self._summary: Summary | None = None
         self.running = False
         """Apply runs: the state is about to change."""
 
     def commit(self) -> None:
-        """Commit the applied state if the hashes say so."""
+        """Commit the applied state if its sums are checked and the hashes say so."""
         board = self._board
-        if board.applied == board.committed or not self._verdict.committed():
+        if board.applied == board.committed or self._check.passed < board.applied:
+            return
+        if not self._verdict.committed():
             return
         board.committed = board.applied
         plan = board.plans.get(board.applied)
@@ -54,18 +64,22 @@ class Applier:
         step = board.applied + 1
         if self.running or board.applied != board.committed or self._guard.disputed(step):
             return
+        if self._recount.busy:
+            return
         sums = self._shelf.complete(step)
         if sums is None or not self._same_base(step, sums) or not self._same_summary(step, sums):
             return
         self.running = True
-        self._sums = sums
+        self.sums = sums
+        self._check.begins(step, sums)
         self._summary = sums[0].summary
         board.out.append(Apply(step, tuple(held.payload for held in sums), self._summary))
 
     def applied(self, step: int) -> None:
+        """The state has changed; call before anything else forgets the old one."""
         self.running = False
-        self._shelf.settled(step, len(self._sums))
-        self._recount.applied(step, self._sums)
+        self._shelf.settled(step, len(self.sums))
+        self._recount.applied(step, self.sums)
 
     def loaded(self) -> None:
         """The state came from others: there is no summary of its last step."""
@@ -83,7 +97,8 @@ class Applier:
             board.detail = f"step {event.step} gives a state that is not finite ({event.reason})"
             board.report(Kind.NON_FINITE, board.detail, None, event.step)
             return
-        self._recount.refused(event.step, self._sums, event.reason)
+        if not self._check.outdated(event.step):
+            self._recount.refused(event.step, self.sums, event.reason)
 
     def _same_base(self, step: int, sums: list[Sum]) -> bool:
         """All sums must start from our committed state; if not, the majority is right."""

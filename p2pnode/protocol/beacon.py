@@ -1,15 +1,16 @@
 """Statuses: making this node's, sending it every heartbeat and on change, taking others'.
 
-May import: board, contribute, guard, join, messages, plan, reduce, verdict.
+May import: board, check, contribute, guard, join, messages, plan, reduce, verdict.
 """
 
 from __future__ import annotations
 
 from p2pnode.protocol.board import Board
+from p2pnode.protocol.check import Check
 from p2pnode.protocol.contribute import Contributor
 from p2pnode.protocol.guard import Guard
 from p2pnode.protocol.join import CatchUp
-from p2pnode.protocol.messages import PeerId, Status
+from p2pnode.protocol.messages import Claim, PeerId, Status
 from p2pnode.protocol.plan import NO_PLAN
 from p2pnode.protocol.reduce import Shelf
 from p2pnode.protocol.verdict import Verdict
@@ -26,6 +27,7 @@ class Beacon:
         guard: Guard,
         verdict: Verdict,
         catch_up: CatchUp,
+        check: Check,
     ) -> None:
         self._board = board
         self._contributor = contributor
@@ -33,6 +35,7 @@ class Beacon:
         self._guard = guard
         self._verdict = verdict
         self._catch_up = catch_up
+        self._check = check
         self._seq = 0
         self._told: object = None
         self.next_at = 0.0
@@ -58,15 +61,22 @@ class Beacon:
             current=board.plan.key if board.plan else NO_PLAN,
             links=board.peers.links(board.now),
             sets=tuple(self._contributor.held),
+            before=tuple(self._contributor.before),
             speed=self._contributor.speed,
             kept_from=self._shelf.kept_from,
             wants_state=self._catch_up.wants_state,
             received=self.received,
             frozen=self._catch_up.frozen,
             verified=self._verdict.verified,
-            claim=self._guard.claim,
+            checked=self._check.passed,
+            claim=self._claim(),
             leaving=board.leaving,
         )
+
+    def _claim(self) -> Claim | None:
+        """What this node claims; nothing about a state that may not stand."""
+        claim = self._guard.claim
+        return claim if claim is not None and claim.step <= self._check.passed + 1 else None
 
     def settle(self) -> None:
         """Send the status if a heartbeat is due or something others act on has changed."""
@@ -83,7 +93,8 @@ class Beacon:
             self._catch_up.wants_state,
             self._catch_up.frozen,
             self._verdict.verified,
-            self._guard.claim,
+            self._check.passed,
+            self._claim(),
             board.setup.run,
             board.leaving,
         )

@@ -64,6 +64,8 @@ class Board:
         """Why it takes no more part, told when that is known."""
         self.confessed: set[PeerId] = set()
         self.failure: Failed | None = None
+        self.tickets = 0
+        """Of Weigh effects so far."""
         self.over = False
         """Failed or released: nothing more is done."""
 
@@ -100,6 +102,10 @@ class Board:
         """Take no work of this peer any more."""
         self.excluded.add(peer)
         self.peers_changed()
+
+    def reachable(self, peer: PeerId) -> bool:
+        """There is a way to the peer now."""
+        return peer in self.peers and self.peers.route(peer, self.now)[0]
 
     def send(
         self,

@@ -20,20 +20,22 @@ gets another chance."""
 
 
 class Contributor:
-    """Computes this node's sets of step `applied` + 1, pledges and keeps them until it is
-    applied."""
+    """Computes this node's sets of step `applied` + 1, pledges and keeps them until that step is
+    committed."""
 
     def __init__(self, board: Board, shelf: Shelf, pledges: Pledges) -> None:
         self._board = board
         self._shelf = shelf
         self._pledges = pledges
         self.held: dict[Slots, Computed] = {}
+        self.before: dict[Slots, Computed] = {}
+        """Sets of the applied step, until it is committed."""
         self.speed = 0.0
         self._running: Slots | None = None
         self._started = 0.0
         self._measured = 0
-        self._sent: set[tuple[Slots, Shard | None, PeerId]] = set()
-        """Shards of sets, and their pledges (None), and whom they went to."""
+        self._sent: set[tuple[int, Slots, Shard | None, PeerId]] = set()
+        """Shards of a step's sets, and their pledges (None), and whom they went to."""
         self._hopeless: set[Slots] = set()
 
     def cancel(self) -> None:
@@ -46,13 +48,32 @@ class Contributor:
             self._running = None
 
     def step_changed(self) -> None:
-        """Another state: gradients of the old one are of no use."""
-        self.held.clear()
-        self._sent.clear()
+        """Another state: gradients of the old one are of no use but for the check of its step."""
+        before, self.held = self.held, {}
+        applied = self._board.applied
+        self.before = {slots: held for slots, held in before.items() if held.step == applied}
+        self._sent = {item for item in self._sent if item[0] >= applied}
         self._hopeless.clear()
         self._running = None
-        if self._board.applied - self._measured > FORGET_SPEED:
+        if applied - self._measured > FORGET_SPEED:
             self.speed = 0.0
+
+    def committed(self) -> None:
+        """Nobody checks the applied step any more."""
+        self.before.clear()
+
+    def rolled_back(self) -> None:
+        """The step is worked on again, with what was computed for it."""
+        self.held, self.before = self.before, {}
+        again = self._board.applied + 1
+        self._sent = {item for item in self._sent if item[0] == again}
+        self._hopeless.clear()
+
+    def of(self, step: int) -> dict[Slots, Computed]:
+        """What is held of a step's sets."""
+        if step == self._board.applied + 1:
+            return self.held
+        return self.before if step == self._board.applied else {}
 
     def work(self, plan: Plan | None, orphans: Sequence[Slots] = ()) -> None:
         """Start the next set of the plan that is mine, or of the orphans; give up one that no
@@ -101,14 +122,14 @@ class Contributor:
             if work.slots not in self.held:
                 continue
             for peer in (*plan.roster, *plan.observers):
-                told = (work.slots, None, peer)
+                told = (plan.step, work.slots, None, peer)
                 if peer == self._board.me or told in self._sent:
                     continue
-                if self.pledge(work.slots, peer):
+                if self.pledge(plan.step, work.slots, peer):
                     self._sent.add(told)
             for index, owner in enumerate(plan.owners):
                 peer = plan.roster[owner]
-                item = (work.slots, Shard(index, len(plan.owners)), peer)
+                item = (plan.step, work.slots, Shard(index, len(plan.owners)), peer)
                 if item not in self._sent and self.give(*item):
                     self._sent.add(item)
 
@@ -119,29 +140,29 @@ class Contributor:
         for work in plan.work:
             if work.slots in self.held:
                 for index in range(len(plan.owners)):
-                    self.give(work.slots, Shard(index, len(plan.owners)), self._board.me)
+                    shard = Shard(index, len(plan.owners))
+                    self.give(plan.step, work.slots, shard, self._board.me)
 
-    def message(self, slots: Slots, shard: Shard) -> tuple[Contribution, memoryview]:
+    def message(self, step: int, slots: Slots, shard: Shard) -> tuple[Contribution, memoryview]:
         """A held set's contribution to one shard."""
-        held = self.held[slots]
+        held = self.of(step)[slots]
         low, high = shard.bounds(self._board.setup.parameters)
-        base = self._board.hashes[self._board.applied]
-        message = Contribution(self._board.setup.run, held.step, base, slots, shard)
+        base = self._board.hashes[step - 1]
+        message = Contribution(self._board.setup.run, step, base, slots, shard)
         return message, memoryview(held.payload)[4 * low : 4 * high]
 
-    def pledge(self, slots: Slots, peer: PeerId) -> bool:
+    def pledge(self, step: int, slots: Slots, peer: PeerId) -> bool:
         """Send the pledge for a held set; False if there is no way to the peer now. It goes the
         way of the contributions, so that it comes before them."""
-        step = self.held[slots].step
         pledge = self._pledges.get(step, slots, self._board.me)
         if pledge is None:
             return False
         return self._board.send(peer, pledge, b"", Priority.SHARD, ("pledge", step, slots))
 
-    def give(self, slots: Slots, shard: Shard, peer: PeerId) -> bool:
+    def give(self, step: int, slots: Slots, shard: Shard, peer: PeerId) -> bool:
         """Hand a held set's contribution to the owner (maybe this node); False if there is no
         way to the peer now."""
-        message, payload = self.message(slots, shard)
+        message, payload = self.message(step, slots, shard)
         if peer == self._board.me:
             part = Part(peer, message.base, payload)
             return self._shelf.put_part(message.step, slots, shard, part)

@@ -14,21 +14,25 @@ from __future__ import annotations
 
 from p2pnode.errors import PeerError
 from p2pnode.protocol import events as ev
+from p2pnode.protocol.answers import Answers
 from p2pnode.protocol.apply import Applier
 from p2pnode.protocol.beacon import Beacon
 from p2pnode.protocol.board import Board, short
+from p2pnode.protocol.check import Check
 from p2pnode.protocol.confront import Confront
 from p2pnode.protocol.contribute import Contributor
-from p2pnode.protocol.effects import Commit, DropPeer, Effect, Fault, Kind
+from p2pnode.protocol.effects import Commit, DropPeer, Effect, Fault, Kind, Rollback
 from p2pnode.protocol.ending import Finish
 from p2pnode.protocol.guard import Guard
 from p2pnode.protocol.join import CatchUp
 from p2pnode.protocol.lead import Lead
 from p2pnode.protocol.messages import (
     Accuse,
+    Answer,
     BlobIndex,
     BlobPart,
     BlobWant,
+    Challenge,
     Confess,
     Contribution,
     PeerId,
@@ -59,18 +63,28 @@ class StepCore:
         self._confront = Confront(board, self._contributor)
         self._guard = Guard(board, self._shelf, self._contributor, self._pledges, self._confront)
         self._verdict = Verdict(board, self._guard, self._shelf)
+        self._check = Check(board, self._contributor, self._pledges, self._guard)
+        self._answers = Answers(board, self._contributor, self._pledges, self._guard)
         self._election = Election(board)
         self._lead = Lead(board)
-        self._repair = Repair(board, self._shelf, self._contributor)
+        self._repair = Repair(board, self._shelf, self._contributor, self._check)
         self._catch_up = CatchUp(board, self._shelf)
         self._beacon = Beacon(
-            board, self._contributor, self._shelf, self._guard, self._verdict, self._catch_up
+            board,
+            self._contributor,
+            self._shelf,
+            self._guard,
+            self._verdict,
+            self._catch_up,
+            self._check,
         )
         self._plans = Plans(board, self._election, self._repair, self._shelf)
-        self._recount = Recount(board, self._shelf, self._guard)
-        self._applier = Applier(board, self._shelf, self._guard, self._verdict, self._recount)
+        self._recount = Recount(board, self._shelf, self._guard, self._pledges)
+        self._applier = Applier(
+            board, self._shelf, self._guard, self._verdict, self._recount, self._check
+        )
         self._spooler = Spooler(board, self._shelf)
-        self._finish = Finish(board, self._beacon)
+        self._finish = Finish(board, self._beacon, self._recount)
         self._started = False
         self._furthest = 0
         """Newest state that anything held here was computed from."""
@@ -178,12 +192,17 @@ class StepCore:
                 self._computed(event)
             case ev.SetRefused():
                 self._guard.set_refused(event)
+                self._check.set_refused(event)
             case ev.Reduced(step, shard, ticket, payload):
                 self._shelf.reduced(step, shard, ticket, payload)
             case ev.ReduceRefused(step, shard, ticket, part, reason):
                 culprit = self._shelf.reduce_refused(step, shard, ticket, part)
                 if culprit is not None:
                     self._guard.accuse(culprit, step, f"its contribution {reason}")
+            case ev.Weighed():
+                self._check.weighed(event)
+                self._answers.weighed(event)
+                self._recount.weighed(event)
             case ev.Applied(step, state_hash):
                 self._applied(step, state_hash)
             case ev.ApplyRefused():
@@ -210,6 +229,7 @@ class StepCore:
                 self._finish.leave()
             case ev.Start(lead):
                 self._started = True
+                self._check.start()
                 self._election.begin(lead)
             case ev.Tick():
                 pass
@@ -237,12 +257,22 @@ class StepCore:
             case Confess() as confession:
                 what = self._confront.confessed(peer, confession)
                 self._guard.accuse(peer, confession.step, what)
+            case Challenge() as challenge:
+                self._answers.challenged(peer, challenge)
+            case Answer() as answer:
+                self._answered(peer, answer)
             case BlobWant() as request:
                 self._catch_up.serve(peer, request)
             case BlobIndex() as index:
                 self._catch_up.index(peer, index, event.payload)
             case BlobPart() as part:
                 self._catch_up.part(peer, part, event.payload)
+
+    def _answered(self, peer: PeerId, answer: Answer) -> None:
+        for slots, value in answer.values:
+            self._check.answer(peer, answer.step, answer.nonce, slots, value)
+        self._guard.seen(peer, answer.step, answer.seen)
+        self._recount.answered(peer, answer.step, answer.seen)
 
     def _status(self, peer: PeerId, status: Status) -> None:
         self._election.heard_of(status.term, status.leader)
@@ -252,6 +282,8 @@ class StepCore:
 
     def _computed(self, event: ev.Computed) -> None:
         board = self._board
+        if event.step == board.applied and self._check.computed(event):
+            return
         if event.step != board.applied + 1:
             return
         if event.probe != board.setup.probe:
@@ -265,11 +297,13 @@ class StepCore:
         else:
             self._contributor.computed(event)
             self._guard.agrees(board.me, event.step, event.evidence)
+            self._guard.adds_up(event)
 
     def _applied(self, step: int, state_hash: bytes) -> None:
         self._applier.applied(step)
         if step == self._board.applied + 1:
             self._state_changed(step, state_hash)
+            self._check.applied(step, self._applier.sums)
 
     def _loaded(self, step: int, state_hash: bytes) -> None:
         board = self._board
@@ -282,6 +316,7 @@ class StepCore:
             return
         board.committed = step
         self._applier.loaded()
+        self._check.loaded(step)
         self._state_changed(step, state_hash)
         board.out.append(Commit(step, state_hash, None, ()))
 
@@ -296,7 +331,26 @@ class StepCore:
         self._contributor.step_changed()
         self._shelf.state_changed()
         self._pledges.state_changed()
+        self._answers.state_changed()
         self._guard.state_changed()
+        self._repair.progressed()
+
+    def _roll_back(self) -> None:
+        """The sums that were applied are not those of the contributions: back, and recount."""
+        board, step = self._board, self._board.applied
+        nonce, said = self._check.said
+        self._contributor.cancel()
+        board.out.append(Rollback(step))
+        board.applied = step - 1
+        del board.hashes[step]
+        self._contributor.rolled_back()
+        self._shelf.rolled_back()
+        self._guard.rolled_back()
+        self._verdict.rolled_back()
+        self._check.rolled_back()
+        self._shelf.recounted = 0
+        reason = "they are not those of what the workers say they computed"
+        self._recount.refused(step, self._applier.sums, reason, nonce, said)
         self._repair.progressed()
 
     def _roster_changed(self, members: tuple[PeerId, ...], kicked: tuple[PeerId, ...]) -> None:
@@ -313,7 +367,12 @@ class StepCore:
 
     def _settle(self) -> None:
         board = self._board
+        if not self._catch_up.loading and self._check.settle():
+            self._roll_back()
         self._applier.commit()
+        if board.committed == board.applied:
+            self._contributor.committed()
+        self._recount.settle()
         self._guard.work()
         self._guard.tell()
         self._election.settle()
@@ -348,4 +407,5 @@ class StepCore:
             self._contributor.keep(plan)
         if not self._guard.disputed(step):
             self._shelf.reduce(plan)
-        self._shelf.push(plan)
+        if self._check.passed >= board.applied:
+            self._shelf.push(plan)

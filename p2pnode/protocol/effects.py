@@ -2,10 +2,10 @@
 
 May import: messages.
 
-The node runs Reduce, Apply, Commit, Verify, Freeze and Load one after the other, in the order
-given, in its computing thread, and reports each result as the event of that name. Compute and
-Diagnose run in the same thread and may be overtaken by them (between slots, so that a set under way
-holds nobody up). Everything else the node does at once.
+The node runs Reduce, Weigh, Apply, Rollback, Commit, Verify, Freeze and Load one after the other,
+in the order given, in its computing thread, and reports each result as the event of that name.
+Compute and Diagnose run in the same thread and may be overtaken by them (between slots, so that a
+set under way holds nobody up). Everything else the node does at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Send:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compute:
-    """Compute a set on state `step` - 1; result Computed or SetRefused.
+    """Compute a set on state `step` - 1, the current one or the kept one before it; result Computed
+    or SetRefused.
 
     `reference`: with the reference kernels (to check a claim).
     """
@@ -83,6 +84,17 @@ class Reduce:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Weigh:
+    """Checksum of a vector whose consecutive parts (int32) are given; result Weighed with this
+    `ticket`. `nonce` gives the coefficients (see kernels.weigh); None: those of
+    `SlotEvidence.checksum`."""
+
+    ticket: int
+    nonce: bytes | None
+    parts: tuple[Buffer, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Apply:
     """Optimizer step from state `step` - 1 to `step`; result Applied or ApplyRefused.
 
@@ -93,6 +105,13 @@ class Apply:
     step: int
     sums: tuple[Buffer, ...]
     summary: Summary
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rollback:
+    """Forget Apply(step): the state before it, which was kept, is the current one again."""
+
+    step: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -251,7 +270,9 @@ Effect: TypeAlias = (
     | Compute
     | CancelCompute
     | Reduce
+    | Weigh
     | Apply
+    | Rollback
     | Commit
     | Verify
     | Diagnose

@@ -1,6 +1,6 @@
 """The end of a run: where it is, the final state, and how long others still need this node.
 
-May import: beacon, board, effects, events, messages, peers.
+May import: beacon, board, effects, events, messages, peers, recount.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from p2pnode.protocol.effects import Ending, Finished, Kind, Released
 from p2pnode.protocol.events import Redirected
 from p2pnode.protocol.messages import PeerId
 from p2pnode.protocol.peers import Peer
+from p2pnode.protocol.recount import Recount
 
 
 class Finish:
     """Ends the run at its last step, and the node's service when nobody needs it."""
 
-    def __init__(self, board: Board, beacon: Beacon) -> None:
+    def __init__(self, board: Board, beacon: Beacon, recount: Recount) -> None:
         self._board = board
         self._beacon = beacon
+        self._recount = recount
         self._finished = False
         self._others: object = None
         self._others_at = 0.0
@@ -54,7 +56,8 @@ class Finish:
             if replaced or board.now - self._leaving_at >= 3 * board.limits.heartbeat:
                 self._release()
             return
-        if board.committed == board.last_step == board.applied and not self._finished:
+        done = board.committed == board.last_step == board.applied
+        if done and not self._finished and not self._recount.inquires:
             self._finished = True
             state_hash = board.hashes[board.applied]
             board.out.append(Finished(board.applied, state_hash, board.ending, board.detail))

@@ -105,6 +105,14 @@ class ReduceRefused:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Weighed:
+    """Result of Weigh."""
+
+    ticket: int
+    value: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Applied:
     """Result of Apply. The state before it is kept until Commit."""
 
@@ -242,6 +250,7 @@ Event: TypeAlias = (
     | SetRefused
     | Reduced
     | ReduceRefused
+    | Weighed
     | Applied
     | ApplyRefused
     | Verified

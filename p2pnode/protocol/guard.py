@@ -9,6 +9,7 @@ with the reference kernels here, not by believing either.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from msgspec import structs
 
@@ -25,6 +26,7 @@ from p2pnode.protocol.messages import (
     Contribution,
     PeerId,
     Pledge,
+    Seen,
     Shard,
     ShardSum,
     SlotEvidence,
@@ -82,7 +84,7 @@ class Guard:
             raise PeerError(f"a pledge to step {step} has evidence for other slots")
         if any(len(item.max_abs) != setup.tensors for item in message.evidence):
             raise PeerError(f"a pledge to step {step} has evidence for another model")
-        if not board.committed < step <= board.applied + AHEAD or worker not in board.peers:
+        if not self._pledges.wanted(step) or worker not in board.peers:
             return
         if not self.trusted(worker) or not self._pledges.has_room(message):
             return
@@ -94,7 +96,7 @@ class Guard:
         if known is not None and known.base == message.base:
             self._lied(known, message)
             return
-        if known is None or known.base != board.hashes.get(step - 1):
+        if known is None or (step > board.committed and known.base != board.hashes.get(step - 1)):
             self._pledges.keep(message)
             self._weigh(message)
 
@@ -117,6 +119,16 @@ class Guard:
             self.accuse(pledge.peer, pledge.step, f"its kernel probe {what}")
         else:
             self.agrees(pledge.peer, pledge.step, pledge.evidence)
+
+    def seen(self, peer: PeerId, step: int, seen: Sequence[Seen]) -> None:
+        """A peer names the pledges it has: it gets ours that differ, which prove a lie to it."""
+        for pledge in self._pledges.others(step, seen):
+            if pledge.peer == peer:
+                what = f"it says that it pledged other things for slots {pledge.slots}"
+                self.accuse(peer, step, what)
+            else:
+                key = ("pledge", pledge.peer, step, pledge.slots)
+                self._board.send(peer, pledge, key=key)
 
     def contribution(self, peer: PeerId, message: Contribution, payload: Buffer) -> None:
         """Take or ignore a contribution. PeerError if no honest peer could send it."""
@@ -247,11 +259,29 @@ class Guard:
         board.detail = text
         board.report(Kind.NON_FINITE, f"{text}; the run ends at step {step - 1}", None, step)
 
+    def adds_up(self, event: Computed) -> None:
+        """Compare what others pledged for a set that was computed here. If they say the same of
+        each slot, they must also have the same sum."""
+        for pledge in self._pledges.of(event.step):
+            same = (pledge.slots, pledge.evidence) == (event.slots, event.evidence)
+            if same and pledge.pieces != event.pieces:
+                what = f"the bytes it pledged for slots {event.slots} are not their sum"
+                self.accuse(pledge.peer, event.step, what)
+
     # Consequences
 
     def trusted(self, peer: PeerId) -> bool:
         """Nothing speaks against the peer's work so far."""
         return peer not in self._board.excluded and peer not in self._accused
+
+    def distrusted(self, step: int) -> set[PeerId]:
+        """Workers of the step that were found out, in it or before, or by others."""
+        found = set()
+        for pledge in self._pledges.of(step):
+            case = self._accused.get(pledge.peer)
+            if case.step <= step if case is not None else pledge.peer in self._board.excluded:
+                found.add(pledge.peer)
+        return found
 
     def accuse(self, peer: PeerId, step: int, reason: str, slot: int = -1) -> None:
         """Take nothing more from a peer and have the leader give it no more work. It is told too:
@@ -286,6 +316,14 @@ class Guard:
             self._accused_at = board.now
             for case in open_cases:
                 board.send(board.leader, case, key=("accuse", case.peer))
+
+    def rolled_back(self) -> None:
+        """What was said about the step after the open one was about another state."""
+        self._seen.clear()
+        self._checks.clear()
+        self._settled.clear()
+        self.claim = None
+        self.state_changed()
 
     def state_changed(self) -> None:
         applied = self._board.applied

@@ -49,6 +49,9 @@ Step = Annotated[int, Meta(ge=0, le=10_000_000)]
 Slot = Annotated[int, Meta(ge=0, le=1_023)]
 MaybeSlot = Annotated[int, Meta(ge=-1, le=1_023)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+WEIGHT_MODULUS = 2**64
+"""Checksums under a nonce are taken modulo this, and told as signed integers."""
+Nonce = Annotated[bytes, Meta(max_length=16)]
 Unsigned63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Signed64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Slots = Annotated[tuple[Slot, ...], Meta(min_length=1, max_length=1_024)]
@@ -115,6 +118,19 @@ class Summary(_Part, frozen=True):
     """SHA-256 over the slots' evidence in slot order."""
 
 
+class Seen(_Part, frozen=True):
+    """Names a pledge that the sender has: its worker, set and state before, and what it says."""
+
+    peer: Id
+    slots: Slots
+    base: Digest
+    digest: Digest
+    """`pledge_digest`."""
+
+
+SeenPledges = Annotated[tuple[Seen, ...], Meta(max_length=4_096)]
+
+
 class Work(_Part, frozen=True):
     """One set and the roster positions of those who compute it (more than one: a backup)."""
 
@@ -178,6 +194,8 @@ class Status(_Message, frozen=True, tag=1):
     """Peers with a direct link that works."""
     sets: Annotated[tuple[Slots, ...], Meta(max_length=1_024)]
     """Sets of step `applied` + 1 the sender holds the gradient of."""
+    before: Annotated[tuple[Slots, ...], Meta(max_length=1_024)]
+    """The same of step `applied`, until that is committed."""
     speed: Annotated[float, Meta(ge=0.0, le=1e9)]
     """Slots per second, 0 while unknown."""
     kept_from: Step
@@ -189,8 +207,17 @@ class Status(_Message, frozen=True, tag=1):
     frozen: FrozenState | None
     verified: Step
     """Last step whose apply the sender recomputed with reference arithmetic and found right."""
+    checked: Step
+    """Last step whose sums the sender found to be those of the contributions. Its `state_hash` of
+    a later step says nothing yet."""
     claim: Claim | None
     leaving: bool
+
+    def holds(self, step: int) -> tuple[Slots, ...]:
+        """Sets of the step that the sender holds the gradient of."""
+        if step == self.applied + 1:
+            return self.sets
+        return self.before if step == self.applied else ()
 
 
 class Plan(_Message, frozen=True, tag=2):
@@ -309,6 +336,28 @@ class Pledge(_Message, frozen=True, tag=11):
     """The worker's, of `pledge_digest`."""
 
 
+class Challenge(_Message, frozen=True, tag=12):
+    """To a worker, by who has all sums of the step: what are your sets' checksums under this
+    nonce? With an empty nonce only: which pledges have you got?"""
+
+    step: Step
+    base: Digest
+    """Hash of the state before the step."""
+    nonce: Nonce
+    seen: SeenPledges
+    """The step's pledges that the sender has: who has others of the same sets sends them."""
+
+
+class Answer(_Message, frozen=True, tag=13):
+    """The answer to a Challenge."""
+
+    step: Step
+    nonce: Nonce
+    values: Annotated[tuple[tuple[Slots, Signed64], ...], Meta(max_length=1_024)]
+    """Checksum under the nonce of each set that the sender holds (see kernels.weigh)."""
+    seen: SeenPledges
+
+
 Message: TypeAlias = (
     Status
     | Plan
@@ -321,6 +370,8 @@ Message: TypeAlias = (
     | BlobIndex
     | BlobPart
     | Pledge
+    | Challenge
+    | Answer
 )
 
 
@@ -351,6 +402,11 @@ def pledge_digest(pledge: Pledge) -> bytes:
     tag too: the state it starts from names its run, and it stays true under a later record."""
     plain = msgspec.structs.replace(pledge, run=bytes(16), signature=b"")
     return hashlib.sha256(b"p2pnode/1 pledge" + _encoder.encode(plain)).digest()
+
+
+def as_weight(value: int) -> int:
+    """A checksum under a nonce as it is told: signed, modulo 2^64."""
+    return (value + WEIGHT_MODULUS // 2) % WEIGHT_MODULUS - WEIGHT_MODULUS // 2
 
 
 def decode(raw: Buffer) -> tuple[Message, memoryview]:

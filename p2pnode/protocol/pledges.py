@@ -8,11 +8,13 @@ again after a restart. So two pledges of one worker for one set and state that d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from p2pnode.protocol.board import Board
 from p2pnode.protocol.events import Computed
-from p2pnode.protocol.messages import PeerId, Pledge, Slots, pledge_digest
+from p2pnode.protocol.messages import PeerId, Pledge, Seen, Slots, pledge_digest
 
 AHEAD = 2
 """Work is taken for this many steps after the applied one: a faster peer may have applied the
@@ -22,12 +24,17 @@ SHARES = 4
 plans may give it other sets. It bounds what is kept."""
 
 
+KEPT = 4
+"""Committed steps whose pledges are still kept: who was lied to may ask for them."""
+
+
 class Pledges:
-    """Pledges of the steps that are not committed yet, by step, set and worker."""
+    """Pledges of the last steps, by step, set and worker."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
         self.kept: dict[int, dict[tuple[Slots, PeerId], Pledge]] = {}
+        self._seen: dict[int, dict[tuple[Slots, PeerId], Seen]] = {}
 
     def make(self, event: Computed) -> Pledge:
         """Sign and keep what this node has computed."""
@@ -44,7 +51,7 @@ class Pledges:
             signature=b"",
         )
         pledge = structs.replace(pledge, signature=setup.sign(pledge_digest(pledge)))
-        self.kept.setdefault(event.step, {})[event.slots, setup.me] = pledge
+        self.keep(pledge)
         return pledge
 
     def get(self, step: int, slots: Slots, peer: PeerId) -> Pledge | None:
@@ -64,15 +71,31 @@ class Pledges:
         return named + len(pledge.slots) <= SHARES * self._board.setup.slots
 
     def keep(self, pledge: Pledge) -> None:
-        self.kept.setdefault(pledge.step, {})[pledge.slots, pledge.peer] = pledge
+        where = pledge.slots, pledge.peer
+        self.kept.setdefault(pledge.step, {})[where] = pledge
+        name = Seen(pledge.peer, pledge.slots, pledge.base, pledge_digest(pledge))
+        self._seen.setdefault(pledge.step, {})[where] = name
 
-    def distrust(self, peer: PeerId) -> None:
-        """A peer's work turned out to be wrong: forget what it pledged."""
-        for pledges in self.kept.values():
-            for key in [key for key in pledges if key[1] == peer]:
-                del pledges[key]
+    def wanted(self, step: int) -> bool:
+        """Whether pledges to this step are kept."""
+        return self._board.committed - KEPT < step <= self._board.applied + AHEAD
+
+    def seen(self, step: int) -> tuple[Seen, ...]:
+        """The names of all pledges to a step that are here."""
+        return tuple(self._seen.get(step, {}).values())
+
+    def others(self, step: int, seen: Sequence[Seen]) -> list[Pledge]:
+        """Pledges here that differ from those named, of the same worker, set and state."""
+        mine = self._seen.get(step, {})
+        found = []
+        for name in seen:
+            known = mine.get((name.slots, name.peer))
+            if known is not None and known.base == name.base and known.digest != name.digest:
+                found.append(self.kept[step][name.slots, name.peer])
+        return found
 
     def state_changed(self) -> None:
-        """Forget steps that are committed."""
-        committed = self._board.committed
-        self.kept = {step: pledges for step, pledges in self.kept.items() if step > committed}
+        """Forget old steps."""
+        for kept in (self.kept, self._seen):
+            for step in [step for step in kept if not self.wanted(step)]:
+                del kept[step]

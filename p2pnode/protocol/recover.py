@@ -1,6 +1,6 @@
 """Who leads, and asking again for what did not arrive.
 
-May import: board, contribute, effects, messages, plan, reduce.
+May import: board, check, contribute, effects, messages, plan, reduce.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from p2pnode.protocol.board import Board, short
+from p2pnode.protocol.check import Check
 from p2pnode.protocol.contribute import Contributor
 from p2pnode.protocol.effects import Kind
 from p2pnode.protocol.messages import PeerId, Shard, Slots, Status, Want
@@ -105,10 +106,11 @@ class Repair:
     """Pulls what should have been pushed: each thing again and again with growing pauses, but not
     while bytes still come from the peer that has it."""
 
-    def __init__(self, board: Board, shelf: Shelf, contributor: Contributor) -> None:
+    def __init__(self, board: Board, shelf: Shelf, contributor: Contributor, check: Check) -> None:
         self._board = board
         self._shelf = shelf
         self._contributor = contributor
+        self._check = check
         self._asked: dict[Hashable, tuple[float, int, int]] = {}
         """When it was last asked for, how often, and the bytes the holder had sent by then."""
         self._since = 0.0
@@ -142,7 +144,7 @@ class Repair:
                 continue
             for slots, debtor in self._shelf.missing_parts(plan, index).items():
                 for holder, status in board.good_peers():
-                    if status.applied == step - 1 and slots in status.sets:
+                    if slots in status.holds(step):
                         # Who sent its part owes only its pledge, which comes before every answer.
                         wanted = by_set.setdefault((holder, slots), [])
                         if holder != debtor:
@@ -157,7 +159,7 @@ class Repair:
         donors = [
             peer
             for peer, status in board.good_peers()
-            if status.kept_from <= step <= status.applied
+            if status.kept_from <= step <= status.applied and board.reachable(peer)
         ]
         if not donors:
             return False
@@ -200,7 +202,7 @@ class Repair:
         push of their own accord, it is not; but a whole vector of other things is no excuse."""
         board = self._board
         entry = board.peers.get(holder)
-        if entry is None:
+        if entry is None or not board.reachable(holder):
             return False
         at, tries, received = self._asked.get(key, (self._since, 0, entry.received))
         pause = 2 * board.limits.heartbeat * min(2**tries, 8)
@@ -217,17 +219,18 @@ class Repair:
 
     def wanted(self, peer: PeerId, message: Want) -> None:
         """Answer a peer's request with what is held."""
-        board = self._board
         if not message.slots:
+            if message.step > self._check.passed + 1:
+                return  # made from a state that may not stand
             sums = self._shelf.sums.get(message.step, {})
             for shard in message.shards or tuple(sums):
                 if shard in sums:
                     self._shelf.give(message.step, shard, peer)
-        elif message.step == board.applied + 1 and message.slots in self._contributor.held:
-            self._contributor.pledge(message.slots, peer)
+        elif message.slots in self._contributor.of(message.step):
+            self._contributor.pledge(message.step, message.slots, peer)
             for shard in message.shards:
                 if shard.index < shard.count:
-                    self._contributor.give(message.slots, shard, peer)
+                    self._contributor.give(message.step, message.slots, shard, peer)
 
 
 def lagging(board: Board, shelf: Shelf) -> bool:

@@ -262,11 +262,28 @@ class Shelf:
         for parts in self.parts.values():
             for key in [key for key, part in parts.items() if part.peer == peer]:
                 del parts[key]
-        self._pledges.distrust(peer)
         under_way = {step for step, _ in self._reducing}
         for step in [*under_way, *self.sums]:
             if step > self._board.applied:
                 self.forget_sums(step)
+
+    def rolled_back(self) -> None:
+        """The applied step is open again: nothing that this node made from its state holds."""
+        step = self._board.applied + 2
+        parts = self.parts.get(step, {})
+        self.parts[step] = {key: part for key, part in parts.items() if part.peer != self._board.me}
+        self.forget_sums(step)
+
+    def whole(
+        self, step: int, slots: Slots, count: int
+    ) -> tuple[PeerId, tuple[Buffer, ...]] | None:
+        """Who contributed a set, and all its shards of a cut; None if that is not one peer."""
+        parts = self.parts.get(step, {})
+        shards = [parts.get((slots, Shard(index, count))) for index in range(count)]
+        found = [part for part in shards if part is not None]
+        if len(found) < count or len({part.peer for part in found}) != 1:
+            return None
+        return found[0].peer, tuple(part.payload for part in found)
 
     def forget_sums(self, step: int) -> None:
         """Drop the sums of a step, to be made and asked for again; contributions stay."""

@@ -38,6 +38,8 @@ class Setup:
     """This node's signature of a digest of 32 bytes."""
     signed: Callable[[PeerId, bytes, bytes], bool]
     """Whether the member made this signature of this digest; False for one who is no member."""
+    secret: bytes
+    """Random bytes that nobody else knows, new at every start: nonces are made of them."""
     applied: int = 0
     """Number of that state: steps applied and committed."""
     stopped: bool = False

@@ -24,8 +24,9 @@ PATIENCE = 10.0
 
 
 def hash_at(status: Status, step: int) -> bytes | None:
-    """The hash a peer states for a step; None if its status tells none."""
-    if status.applied == step:
+    """The hash a peer states for a step; None if its status tells none, or one of a state whose
+    sums it has not checked."""
+    if status.applied == step and status.checked >= step:
         return status.state_hash
     if status.committed == step:
         return status.committed_hash
@@ -66,6 +67,12 @@ class Verdict:
             self._inquire(step, mine, voices, differing)
             return False
         return not waiting
+
+    def rolled_back(self) -> None:
+        """The applied state is no more."""
+        self.verified = min(self.verified, self._board.applied)
+        self._asked_for = 0
+        self._differed = {}
 
     def _voices(self, step: int) -> dict[PeerId, bytes]:
         """What other good peers say the hash of the state is."""

@@ -74,6 +74,8 @@ WRONGS = (
     *("bad_probe_at", "no_probe_at", "strips_probe_at", "false_claim_at"),
     *("wrong_apply_at", "wrong_apply_at"),
     *("adds_wrongly_at", "corrupts_sums_at", "two_faced_at", "wrong_summary_at"),
+    *("corrupts_parts_at", "contradicts_evidence_at", "two_faced_work_at"),
+    *("forges_sums_at", "forges_some_at", "lies_in_check_at", "withholds_at"),
 )
 """Defects that the protocol finds. A gradient that is wrong in the same way in all statements
 about it is found by recomputing it only."""

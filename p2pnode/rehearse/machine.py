@@ -23,6 +23,7 @@ from p2pnode.protocol.chain import Chain, SignedRecord, open_chain
 from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.messages import (
+    Answer,
     Buffer,
     Contribution,
     PeerId,
@@ -44,7 +45,9 @@ SMALL = replace(LIMITS, kept_bytes=3 * 4 * toy.PARAMETERS)
 Task = (
     ef.Compute
     | ef.Reduce
+    | ef.Weigh
     | ef.Apply
+    | ef.Rollback
     | ef.Commit
     | ef.Verify
     | ef.Diagnose
@@ -75,14 +78,25 @@ class Defects:
     strips_probe_at: int = 0
     """Its contributions from this step on say that no probe ran."""
     corrupts_parts_at: int = 0
-    """Its contributions to this step have another payload than their evidence says. That ends
-    the run for everybody: see what is excused in docs/VERIFICATION.md."""
+    """Its contributions to this step have another payload than it pledged."""
     adds_wrongly_at: int = 0
     """The first sum it makes of this step is wrong, for itself too; a recount is right."""
     corrupts_sums_at: int = 0
     """Its sums of this step have another payload than their summary says."""
     two_faced_at: int = 0
     """Of its sums of this step, every other peer in join order gets a corrupted one."""
+    forges_sums_at: int = 0
+    """Its sums of this step are wrong, but have the checksum of the evidence."""
+    forges_some_at: int = 0
+    """Every other peer in join order gets such sums."""
+    two_faced_work_at: int = 0
+    """It pledges and sends other work of this step to every other peer, with the same checksum."""
+    contradicts_evidence_at: int = 0
+    """The bytes that it pledges and sends for this step are not those of its evidence."""
+    lies_in_check_at: int = 0
+    """It tells wrong checksums of what it contributed to this step."""
+    withholds_at: int = 0
+    """It tells none."""
     wrong_summary_at: int = 0
     """Its sums of this step have another summary than their evidence gives."""
 
@@ -103,6 +117,14 @@ class Defects:
 
 def _off_by_one(payload: Buffer) -> Buffer:
     return toy.pack([value + 1 for value in toy.unpack(payload)])
+
+
+def _forge(payload: Buffer, low: int) -> bytes:
+    """Other values, which begin at element `low`, with the same fixed checksum."""
+    values = list(toy.unpack(payload))
+    values[0] += low + 2
+    values[1] -= low + 1
+    return toy.pack(values)
 
 
 @dataclass
@@ -181,6 +203,7 @@ class Machine:
                 probe=toy.PROBE,
                 members=world.members,
                 sign=lambda digest: sign(self.me, digest),
+                secret=self.me + bytes([self.boots % 256]),
                 signed=lambda peer, digest, signature: signature == sign(peer, digest),
                 applied=state.step,
                 stopped=self.chain.stopped,
@@ -297,7 +320,10 @@ class Machine:
     def _run(self, effect: ef.Effect) -> None:
         match effect:
             case ef.Send():
-                self.world.transmit(self, self._tamper(effect))
+                changed = self._tamper(effect)
+                self.cheated |= changed is not effect
+                if changed is not None:
+                    self.world.transmit(self, changed)
             case ef.CancelCompute(step, slots):
                 lane = self.lanes[1]
                 unwanted = ef.Compute(step, slots)
@@ -322,24 +348,42 @@ class Machine:
                 self.lanes[background].waiting.append(effect)
                 self._next_task()
 
-    def _tamper(self, send: ef.Send) -> ef.Send:
+    def _tamper(self, send: ef.Send) -> ef.Send | None:
+        """What a machine with these defects sends in its place; None: nothing."""
         message, defects = send.message, self.defects
+        members = self.world.members
+        odd = send.peer in members and members.index(send.peer) % 2 == 1
         changed = send
         if isinstance(message, Pledge):
             if 0 < defects.strips_probe_at <= message.step:
                 changed = replace(send, message=self._signed_anew(message, probe=b""))
+            if message.step == defects.two_faced_work_at and odd and message.peer == self.me:
+                held = self.core._contributor.of(message.step)[message.slots]
+                forged = digest_pieces(_forge(held.payload, 0), Shard(0, 1), toy.PARAMETERS)
+                changed = replace(send, message=self._signed_anew(message, pieces=forged))
         elif isinstance(message, Contribution):
             if message.step == defects.corrupts_parts_at:
                 changed = replace(send, payload=_off_by_one(send.payload))
+            if message.step == defects.two_faced_work_at and odd:
+                held = self.core._contributor.of(message.step)[message.slots]
+                low, high = message.shard.bounds(toy.PARAMETERS)
+                changed = replace(send, payload=_forge(held.payload, 0)[4 * low : 4 * high])
+        elif isinstance(message, Answer):
+            if message.step == defects.lies_in_check_at and message.values:
+                values = tuple((slots, value ^ 1) for slots, value in message.values)
+                changed = replace(send, message=structs.replace(message, values=values))
+            if message.step == defects.withholds_at:
+                return None
         elif isinstance(message, ShardSum):
-            members = self.world.members
-            odd = send.peer in members and members.index(send.peer) % 2
+            low, high = message.shard.bounds(toy.PARAMETERS)
+            forger = message.step in (defects.forges_sums_at, defects.forges_some_at if odd else 0)
+            if forger and high - low > 1:
+                changed = replace(send, payload=_forge(send.payload, low))
             if message.step in (defects.corrupts_sums_at, defects.two_faced_at if odd else 0):
                 changed = replace(send, payload=_off_by_one(send.payload))
             if message.step == defects.wrong_summary_at:
                 wrong = structs.replace(message.summary, loss=message.summary.loss + 1)
                 changed = replace(send, message=structs.replace(message, summary=wrong))
-        self.cheated |= changed is not send
         return changed
 
     def _signed_anew(self, pledge: Pledge, **changes: object) -> Pledge:
@@ -382,7 +426,9 @@ class Machine:
         perform: dict[type, Callable[..., ev.Event | None]] = {
             ef.Compute: self._compute,
             ef.Reduce: self._reduce,
+            ef.Weigh: self._weigh,
             ef.Apply: self._apply,
+            ef.Rollback: self._rollback,
             ef.Commit: self._commit,
             ef.Verify: self._verify,
             ef.Diagnose: self._diagnose,
@@ -398,14 +444,16 @@ class Machine:
         if self.no_data:
             self.world.crash(self)
             return None
-        if self.state.step != task.step - 1:
+        states = [self.state, self.previous]
+        state = next((s for s in states if s is not None and s.step == task.step - 1), None)
+        if state is None:
             return None  # the state moved on while the task waited
         results = []
         for slot in task.slots:
             false_claim = self.defects.false_claim_at == task.step and not task.reference
             if (task.step, slot) == self.world.not_finite or (false_claim and slot % 2):
                 return ev.SetRefused(task.step, task.slots, task.reference, slot, "NaN")
-            results.append(toy.gradient(self.state, task.step, slot))
+            results.append(toy.gradient(state, task.step, slot))
         if self.defects.wrong_gradient_at == task.step and not task.reference:
             results = [toy.gradient(toy.initial(), 999, slot) for slot in task.slots]
         probe = toy.PROBE
@@ -414,6 +462,9 @@ class Machine:
         if self.defects.no_probe_at and task.step >= self.defects.no_probe_at:
             probe = b""
         payload = toy.pack(toy.add([values for _, values in results]))
+        if self.defects.contradicts_evidence_at == task.step and not task.reference:
+            payload = bytes(_off_by_one(payload))
+            self.cheated = True
         return ev.Computed(
             task.step,
             task.slots,
@@ -449,8 +500,20 @@ class Machine:
             self.state = replace(self.state, weights=wrong)
         return ev.Applied(task.step, self.state.hash)
 
+    def _weigh(self, task: ef.Weigh) -> ev.Event:
+        values = [value for part in task.parts for value in toy.unpack(part)]
+        known = task.nonce is None
+        value = toy.checksum(values) if known else toy.weigh(values, task.nonce or b"")
+        return ev.Weighed(task.ticket, value)
+
+    def _rollback(self, task: ef.Rollback) -> None:
+        assert self.previous is not None, "nothing to go back to"
+        assert self.previous.step == task.step - 1, "rolled back another step"
+        self.state, self.previous = self.previous, None
+
     def _commit(self, task: ef.Commit) -> None:
         assert (self.state.step, self.state.hash) == (task.step, task.state_hash)
+        self.previous = None
         self.world.committed(self, task)
         if self.world.saves(self, task.step):
             self.disk = self.state

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from p2pnode.config import ModelConfig, RunConfig
 from p2pnode.protocol.evidence import CHECKSUM_MODULUS, summarise
-from p2pnode.protocol.messages import SlotEvidence, Summary
+from p2pnode.protocol.messages import SlotEvidence, Summary, as_weight
 
 PARAMETERS = 13
 TENSORS = 2
@@ -37,6 +37,15 @@ def unpack(raw: bytes | bytearray | memoryview) -> tuple[int, ...]:
 
 def checksum(values: tuple[int, ...] | list[int]) -> int:
     return sum((i + 1) * value for i, value in enumerate(values)) % CHECKSUM_MODULUS
+
+
+def weigh(values: tuple[int, ...] | list[int], nonce: bytes) -> int:
+    """The checksum under a nonce."""
+    coefficients = (
+        int.from_bytes(hashlib.sha256(nonce + bytes([i])).digest()[:8], "little")
+        for i in range(len(values))
+    )
+    return as_weight(sum(c * value for c, value in zip(coefficients, values, strict=True)))
 
 
 def magnitudes(values: tuple[int, ...]) -> tuple[int, ...]:

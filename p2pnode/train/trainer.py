@@ -149,12 +149,15 @@ class Trainer:
     def compute_slot(
         self, step: int, slot: int, *, reference: bool = False
     ) -> tuple[SlotEvidence, GradientSum]:
-        """The gradient of one slot of the current step: evidence and int32 [parameters].
+        """The gradient of one slot of the current step, or of the one that is pending: evidence and
+        int32 [parameters].
 
         Raises NonFiniteError if the slot has none, ArithmeticUnsoundError if the machine's
         floating-point mode cannot be trusted.
         """
         state = self._newest
+        if step == self._committed.step:
+            state = self._committed
         if step != state.step or not 0 <= slot < self.config.slots:
             raise TrainerError(
                 f"slot {slot} of step {step} was asked for at step {state.step} of a run with "
@@ -162,11 +165,13 @@ class Trainer:
             )
         inputs, targets = self.dataset.slot(step, slot, self.config)
         with _named(f"slot {slot} of step {step}"):
-            return slot_gradient(self._current_weights(reference), state, slot, inputs, targets)
+            return slot_gradient(self._weights_of(state, reference), state, slot, inputs, targets)
 
-    def _current_weights(self, reference: bool) -> Weights:
+    def _weights_of(self, state: State, reference: bool) -> Weights:
         if reference:
-            return Weights(self._reference_kernels(), self.config.model, self._newest.weights)
+            return Weights(self._reference_kernels(), self.config.model, state.weights)
+        if state is not self._newest:
+            return Weights(self.kernels, self.config.model, state.weights)
         if self._weights is None:
             self._weights = Weights(self.kernels, self.config.model, self._newest.weights)
         return self._weights

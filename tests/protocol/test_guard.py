@@ -43,6 +43,7 @@ class Bench:
                 boot=1,
                 probe=toy.PROBE,
                 members=(ME, PEER, THIRD),
+                secret=b"secret",
                 sign=lambda digest: sign(me, digest),
                 signed=lambda peer, digest, signature: signature == sign(peer, digest),
             )
@@ -87,7 +88,9 @@ class Bench:
             "wants_state": False,
             "received": 0,
             "frozen": None,
+            "before": (),
             "verified": 0,
+            "checked": 0,
             "claim": None,
             "leaving": False,
         }

@@ -39,7 +39,9 @@ STATUS = m.Status(
     wants_state=False,
     received=77,
     frozen=m.FrozenState(7, HASH, HASH),
+    before=((2,),),
     verified=0,
+    checked=8,
     claim=m.Claim(10, 3),
     leaving=False,
 )
@@ -60,6 +62,8 @@ EXAMPLES: list[tuple[m.Message, bytes]] = [
     (STATUS, b""),
     (PLAN, b""),
     (m.Contribution(RUN, 1, HASH, (3,), SHARD), b"\1\0\0\0"),
+    (m.Challenge(RUN, 1, HASH, b"n" * 16, (m.Seen(PEER, (3,), HASH, HASH),)), b""),
+    (m.Answer(RUN, 1, b"n" * 16, (((3,), -(2**63)),), (m.Seen(PEER, (3,), HASH, HASH),)), b""),
     (m.Pledge(RUN, PEER, 1, HASH, (3,), b"", (EVIDENCE,), (HASH,) * m.PIECES, HASH), b""),
     (m.ShardSum(RUN, 1, HASH, SHARD, SUMMARY), b"\1\0\0\0"),
     (m.Want(RUN, 1, (3,), (SHARD,)), b""),

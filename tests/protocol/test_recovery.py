@@ -180,7 +180,7 @@ def test_a_donor_that_dies_costs_the_joiner_no_more_than_time() -> None:
 def test_small_lag_is_caught_up_from_kept_sums() -> None:
     run = Recorder(3, steps=30, slot_time=0.8)
     run.at_step(10)
-    run.world.partition([run.nodes[2]], 10.5)
+    run.world.partition([run.nodes[2]], 12.5)
     run.when(lambda: run.nodes[0].core.committed - run.nodes[2].core.committed >= 2)
     run.when(lambda: run.nodes[2].core.committed >= run.nodes[0].core.committed - 1)
     run.finish()
