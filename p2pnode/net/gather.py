@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 SILENT_PATIENCE = 0.3
 """Seconds that a server which was silent lately gets when nothing else is waited for."""
 
+OTHERS_PATIENCE = 0.1
+"""Seconds, beside twice the time of the first, that the public addresses of other sockets get."""
+
 _TOP_PREFERENCE = 65_535
 
 Answer: TypeAlias = "tuple[aioice.Candidate, Any]"
@@ -84,6 +87,8 @@ class _Questions:
         self._asked: dict[asyncio.Task[Answer], tuple[IceServer, object]] = {}
         """What each server is asked, and what for: a socket's public address or a relay."""
         self._answered: set[IceServer] = set()
+        self._first: float | None = None
+        """Seconds that the first public address took."""
         self._got: dict[object, aioice.Candidate] = {}
         protocols = list(ice._protocols)
         for server in servers:
@@ -119,14 +124,19 @@ class _Questions:
     def _worth_waiting(self) -> float:
         """Seconds until the last open question of use has had its time."""
         now = self._loop.time()
-        open_questions = [
-            self._patience(server, now)
-            for server, what_for in self._asked.values()
-            if what_for not in self._got
-        ]
-        return self._began + max(open_questions, default=0.0) - now
+        longest = 0.0
+        for server, what_for in self._asked.values():
+            if what_for in self._got:
+                continue
+            patience = self._patience(server, now)
+            if server.kind == "stun" and self._first is not None:
+                # Sockets of container bridges and the like never get an answer.
+                patience = min(patience, 2 * self._first + OTHERS_PATIENCE)
+            longest = max(longest, patience)
+        return self._began + longest - now
 
     def _patience(self, server: IceServer, now: float) -> float:
+        """Seconds from the beginning that its answers may take."""
         silent = self._silent.is_silent(server, now)
         return min(SILENT_PATIENCE, self._limits.gather) if silent else self._limits.gather
 
@@ -138,6 +148,8 @@ class _Questions:
             return
         candidate, protocol = task.result()
         self._answered.add(server)
+        if server.kind == "stun" and self._first is None:
+            self._first = self._loop.time() - self._began
         if what_for in self._got:
             if protocol is not None:
                 protocol.transport.close()  # gives the second relay back

@@ -52,10 +52,10 @@ def silent_server(kind: str = "stun"):
 
 
 @contextlib.asynccontextmanager
-async def stun_server(host: str = "127.0.0.1"):
+async def stun_server(host: str = "127.0.0.1", responder: type[StunResponder] = StunResponder):
     """The signaling server's responder."""
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-        lambda: StunResponder(SERVER_LIMITS), local_addr=(host, 0)
+        lambda: responder(SERVER_LIMITS), local_addr=(host, 0)
     )
     port = transport.get_extra_info("sockname")[1]
     try:
@@ -118,6 +118,25 @@ async def test_a_silent_server_beside_one_that_answers_costs_nothing(monkeypatch
         # Not waited for, so nothing is known of it.
         assert not silent.is_silent(dead, asyncio.get_running_loop().time())
     assert found == []  # without a NAT the public address is the local one: no news
+
+
+class Picky(StunResponder):
+    """Answers one address, as if the packets of the others found no way."""
+
+    def datagram_received(self, data, addr):
+        if addr[0] == "127.0.0.1":
+            super().datagram_received(data, addr)
+
+
+async def test_a_socket_without_an_answer_does_not_hold_up_the_others(monkeypatch):
+    """As on every machine with a container bridge."""
+    machine = [LOOPBACK_V4, Interface("docker0", "127.0.0.2")]
+    monkeypatch.setattr(ice, "local_interfaces", lambda: machine)
+    monkeypatch.setattr(ice, "_is_global_or_private", lambda address: True)
+    async with stun_server(responder=Picky) as server:
+        policy = IcePolicy(servers=[server], limits=PATIENT)
+        lines = await public_addresses(policy, monkeypatch)
+    assert [line[4] for line in lines] == ["127.0.0.1"]
 
 
 async def test_a_server_that_answers_again_is_trusted_again(monkeypatch):
