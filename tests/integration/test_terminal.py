@@ -21,10 +21,10 @@ SECONDS = 120
 class Terminal:
     """A process in a pseudo-terminal that is read all the time, as a real one is."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, program: tuple[str, ...] = ("-m",)) -> None:
         self.child = pexpect.spawn(
             sys.executable,
-            ["-m", *arguments],
+            [*program, *arguments],
             cwd=str(ROOT),
             env=os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
             encoding="utf-8",
