@@ -27,7 +27,8 @@ class Footprint:
     """One serialised state: a checkpoint on its way to disk, or what joiners are given."""
     gradients: int
     """A slot's gradient, before and after rounding, the matrices in integers and laid out for
-    products, and the sums of the step: of a set, of what others sent, of own shards, and of all."""
+    products, and the sums of the step: of a set, and of that of the step before until it is
+    committed, of what others sent, of own shards, and of all."""
     kept: int
     """Averages of past steps, for nodes that fell behind, as far as they are in memory."""
     spooled: int
@@ -65,7 +66,7 @@ def footprint(config: RunConfig, text_bytes: int) -> Footprint:
         program=PROGRAM,
         states=2 * state,
         frozen=state,
-        gradients=(4 + 4 + 7 + 4 * 4) * size,
+        gradients=(4 + 4 + 7 + 5 * 4) * size,
         kept=here,
         spooled=kept - here,
         activations=config.tokens_per_slot * _per_token(config),

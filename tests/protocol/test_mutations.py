@@ -6,20 +6,25 @@ the chaos never needs that rule, so the chaos would have to get worse.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from p2pnode.protocol import lead
+from p2pnode.protocol import check, lead
 from p2pnode.protocol import recover as recover_module
 from p2pnode.protocol.board import Board
+from p2pnode.protocol.check import Check
+from p2pnode.protocol.core import StepCore
+from p2pnode.protocol.effects import Compute
 from p2pnode.protocol.guard import Guard
 from p2pnode.protocol.join import CatchUp
 from p2pnode.protocol.lead import Lead
 from p2pnode.protocol.peers import Peers
 from p2pnode.protocol.plans import Plans
+from p2pnode.protocol.pledges import Pledges
 from p2pnode.protocol.recount import Recount
 from p2pnode.protocol.recover import Election, Repair
 from p2pnode.protocol.reduce import Shelf
@@ -27,7 +32,9 @@ from p2pnode.protocol.verdict import Verdict
 from p2pnode.rehearse import machine, toy
 from p2pnode.rehearse.faults import ALL, Kind
 from p2pnode.rehearse.scenario import attempt, write
+from tests.protocol import test_guard as guard
 from tests.protocol import test_recovery as directed
+from tests.protocol import test_sick as sick
 
 Patch = pytest.MonkeyPatch
 SEEDS = range(0, 200)
@@ -174,6 +181,63 @@ def transfers_under_way_are_not_seen(patch: Patch) -> None:
     patch.setattr(Peers, "heard", lambda self, peer, now, via, _: heard(self, peer, now, via, 0))
 
 
+def bytes_are_not_compared_with_their_pledge(patch: Patch) -> None:
+    reduce = machine.Machine._reduce
+
+    def mutant(self: machine.Machine, task: Any) -> Any:
+        return reduce(self, dataclasses.replace(task, digests=((),) * len(task.parts)))
+
+    patch.setattr(machine.Machine, "_reduce", mutant)
+
+
+def two_pledges_are_no_lie(patch: Patch) -> None:
+    patch.setattr(Guard, "_lied", lambda *_: None)
+
+
+def nobody_says_which_pledges_it_has(patch: Patch) -> None:
+    patch.setattr(Pledges, "seen", lambda *_: ())
+
+
+def sums_are_not_checked(patch: Patch) -> None:
+    def mutant(self: Check, step: int, sums: Any) -> None:
+        self.passed = step
+
+    patch.setattr(Check, "applied", mutant)
+
+
+def the_nonce_is_known_beforehand(patch: Patch) -> None:
+    """Then the check has coefficients that the forger has reckoned with."""
+    patch.setattr(toy, "weigh", lambda values, nonce: toy.checksum(values))
+
+
+def a_failed_check_changes_nothing(patch: Patch) -> None:
+    def mutant(self: StepCore) -> None:
+        self._check.passed = self._board.applied
+
+    patch.setattr(StepCore, "_roll_back", mutant)
+
+
+def who_withholds_is_waited_for(patch: Patch) -> None:
+    patch.setattr(check, "PATIENCE", float("inf"))
+
+
+def told_checksums_are_not_compared(patch: Patch) -> None:
+    patch.setattr(Recount, "weighed", lambda *_: None)
+
+
+def sets_of_the_lost_stay_unchecked(patch: Patch) -> None:
+    ask = Check._ask
+
+    def mutant(self: Check, opened: Any, slots: Any) -> None:
+        before = len(self._board.out)
+        ask(self, opened, slots)
+        self._board.out[before:] = [
+            effect for effect in self._board.out[before:] if not isinstance(effect, Compute)
+        ]
+
+    patch.setattr(Check, "_ask", mutant)
+
+
 def slow_transfer() -> None:
     directed.test_a_slow_but_moving_transfer_is_not_asked_for_again(3)
 
@@ -201,6 +265,39 @@ DIRECTED: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
     (dead_peers_stay_in_the_last_roster, directed.test_who_dies_on_the_last_step_is_not_waited_for),
     (new_leader_keeps_the_old_term, directed.test_two_leaders_of_one_round_the_earlier_wins),
     (two_leaders_never_step_down, directed.test_partition_goes_on_on_both_sides_and_heals),
+    (
+        bytes_are_not_compared_with_their_pledge,
+        lambda: sick.test_a_contribution_of_other_bytes_than_pledged_names_its_worker(3, 0),
+    ),
+    (
+        two_pledges_are_no_lie,
+        guard.test_two_pledges_for_one_set_name_their_worker_and_are_passed_on,
+    ),
+    (
+        nobody_says_which_pledges_it_has,
+        lambda: sick.test_a_worker_with_two_faces_is_named_and_no_owner(3, 2),
+    ),
+    (sums_are_not_checked, lambda: sick.test_an_owner_that_forges_the_checksum_is_named(3, 0)),
+    (
+        the_nonce_is_known_beforehand,
+        lambda: sick.test_an_owner_that_forges_the_checksum_is_named(3, 0),
+    ),
+    (
+        a_failed_check_changes_nothing,
+        lambda: sick.test_an_owner_that_forges_the_checksum_is_named(3, 0),
+    ),
+    (
+        who_withholds_is_waited_for,
+        lambda: sick.test_a_worker_that_withholds_its_checksum_is_named(3, 0),
+    ),
+    (
+        told_checksums_are_not_compared,
+        lambda: sick.test_a_worker_that_lies_in_the_check_is_named(3, 0),
+    ),
+    (
+        sets_of_the_lost_stay_unchecked,
+        sick.test_a_worker_lost_before_the_check_holds_nobody_up,
+    ),
     (transfers_under_way_are_not_seen, slow_transfer),
     (nobody_holds_a_state_still, directed.test_a_joiner_takes_a_state_in_parts_and_then_works),
 ]
