@@ -79,6 +79,8 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Wire]:
         case inspect.VarTupleType() | inspect.ListType():
             least = info.min_length or 0
             return st.lists(_of(info.item_type), min_size=least, max_size=max(least, FEW))
+        case inspect.TupleType():
+            return st.tuples(*(_of(part) for part in info.item_types)).map(list)
         case inspect.DictType():
             return st.dictionaries(_of(info.key_type), _of(info.value_type), max_size=FEW)
         case inspect.StructType():
