@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from p2pnode.bench.machine import PROCESSORS, run_in_own_process
-from p2pnode.bench.wire_command import add_wire
+from p2pnode.bench.wire_command import add_exchange, add_wire
 
 HELP = """Measure this machine. Candidates run in turn in every round; ratios are
 medians of the ratios within a round. Times are CPU time of one thread.
@@ -17,7 +17,8 @@ kernels: the exact products against numpy's float32 product (its BLAS kernel is
 named), and operations on long vectors against a copy.
 step: forward and backward of one slot against PyTorch (install the extra
 `torch`), with a profile.
-wire: data channels between two processes, over loopback and emulated links."""
+wire: data channels between two processes, over loopback and emulated links.
+exchange: one step among several nodes, beside a broadcast over stock aiortc."""
 
 
 def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,6 +48,7 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     step.set_defaults(run=_run, module="p2pnode.bench.step")
     add_wire(parts)
+    add_exchange(parts)
     for part in (kernels, step):
         part.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds (default 15)")
         part.add_argument(

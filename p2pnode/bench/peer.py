@@ -18,6 +18,7 @@ import statistics
 import struct
 import sys
 import time
+from typing import Any
 
 from p2pnode.bench.stacks import BULK, CONTROL, Stack, make
 
@@ -199,7 +200,7 @@ def say(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-async def told() -> dict[str, list[str]]:
+async def told() -> dict[str, Any]:
     read = functools.partial(sys.stdin.readline)
     line = await asyncio.get_running_loop().run_in_executor(None, read)
     return dict(json.loads(line or "{}"))

@@ -203,5 +203,7 @@ class Tcp(Stack):
 
 
 def make(kind: str, received: Received) -> Stack:
-    """One end of a connection of this kind."""
+    """One end of a connection of this kind, one of KINDS."""
+    if kind not in KINDS:
+        raise ValueError(f"there is no transport {kind!r}")
     return Tcp(received) if kind == "tcp" else WebRtc(kind, received)

@@ -2,7 +2,7 @@
 
 Every round runs all transports one after another, so that what else the machine does meets all
 alike; figures are medians over rounds, factors are medians of factors within a round. Content
-hashes are compared in every run. May import: errors; bench.peer, bench.path, bench.stacks.
+hashes are compared in every run. May import: errors; bench.peer, bench.process.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import dataclasses
 import json
 import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from p2pnode.bench.peer import Result, Setting
+from p2pnode.bench.process import Process
 from p2pnode.errors import BenchmarkError
 
 MEGABIT = 1e6 / 8
@@ -33,7 +31,6 @@ REFERENCE = "aiortc"
 """Others are told as multiples of it."""
 
 CANDIDATE = re.compile(r"(?m)^(a=candidate:\S+ \d+ udp \d+ )127\.0\.0\.1 (\d+)( typ host.*)$", re.I)
-WAIT_SECONDS = 180.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,39 +55,6 @@ class Run:
     def cpu(self) -> float:
         """Processor seconds of both ends for a megabyte."""
         return (self.result.cpu + self.receiver_cpu) / (self.result.nbytes / 1e6)
-
-
-class Process:
-    """A child that speaks JSON lines."""
-
-    def __init__(self, module: str, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"p2pnode.bench.{module}", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def tell(self, **what: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
-
-    def told(self) -> dict[str, Any]:
-        """Raises BenchmarkError if the child ended."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise BenchmarkError("a process of the benchmark ended early; its error is above")
-        return dict(json.loads(line))
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(WAIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
 
 
 def bench(options: Options, say: Callable[[str], object] = print) -> None:

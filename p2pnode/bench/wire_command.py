@@ -1,4 +1,4 @@
-"""`python -m p2pnode bench wire`: its options.
+"""`python -m p2pnode bench wire` and `bench exchange`: their options.
 
 May import: errors.
 """
@@ -49,6 +49,35 @@ def add_wire(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     wire.add_argument(
         "--seconds", type=float, default=4.0, metavar="S", help="each run sends for (default 4)"
     )
+
+
+def add_exchange(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `exchange` to `bench`."""
+    exchange = parts.add_parser(
+        "exchange",
+        help="one step's exchange among several nodes",
+        description="Measure the exchange of one step (every shard summed by its owner, the sums "
+        "sent to all) beside a broadcast of every node's values over stock aiortc.",
+    )
+    exchange.set_defaults(run=_run_exchange)
+    exchange.add_argument("--nodes", type=int, default=4, metavar="N", help="nodes (default 4)")
+    exchange.add_argument(
+        "--values",
+        type=int,
+        default=5_000_000,
+        metavar="N",
+        help="length of the gradient (default 5,000,000, about the preset small)",
+    )
+    exchange.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds (default 5)")
+
+
+def _run_exchange(options: argparse.Namespace) -> int:
+    from p2pnode.bench.exchange import bench
+
+    if options.rounds < 1 or options.values < 1 or not 2 <= options.nodes <= 16:
+        raise UsageError("--rounds and --values must be positive, --nodes from 2 to 16")
+    bench(options.nodes, options.values, options.rounds)
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:
