@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from collections.abc import Callable
 
 from p2pnode.bench.path import Path
 from p2pnode.net.fast.association import Association
 from p2pnode.net.fast.packets import Address
+
+COUNT = itertools.count()
+"""Events of one time are taken in the order in which they were made."""
 
 TAGS = (0x11111111, 0x22222222)
 OVERHEAD = 65  # IP, UDP and DTLS around an SCTP packet
@@ -23,7 +27,7 @@ class Simulation:
     """Two associations over two paths."""
 
     def __init__(self, there: Path, back: Path, *, seed: int = 1, tsns=(1, 1), max_message=1 << 18):
-        self.now = 0.0
+        self._clock = [0.0]
         self.chance = random.Random(seed)
         self.paths = (there, back)
         self.ends = [
@@ -35,12 +39,14 @@ class Simulation:
         self.bytes = [0, 0]
         self.keep = True
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         self._timer: list[float | None] = [None, None]
 
+    def share_time_with(self, other: Simulation) -> None:
+        """Both run when the other is run."""
+        self._clock, self._events = other._clock, other._events
+
     def at(self, when: float, act: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (when, self._count, act))
+        heapq.heappush(self._events, (when, next(COUNT), act))
 
     def flush(self, i: int) -> None:
         self.transmit(i, self.ends[i].packets(self.now))
@@ -53,10 +59,14 @@ class Simulation:
 
     def run(self, until: float, stop: Callable[[], bool] = lambda: False) -> None:
         while self._events and self._events[0][0] <= until and not stop():
-            self.now, _, act = heapq.heappop(self._events)
+            self._clock[0], _, act = heapq.heappop(self._events)
             act()
         if not stop():
-            self.now = until
+            self._clock[0] = until
+
+    @property
+    def now(self) -> float:
+        return self._clock[0]
 
     def _arrive(self, i: int, packet: bytes) -> None:
         end = self.ends[i]
