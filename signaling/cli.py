@@ -155,12 +155,17 @@ async def _serve(
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
+    # Windows knows fewer, and only this way of setting them.
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+
     def on_signal(*_: object) -> None:
         loop.call_soon_threadsafe(stop.set)
+        for number in numbers:  # impatience, even while the interpreter ends, changes nothing
+            signal.signal(number, signal.SIG_IGN)
 
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):  # Windows knows fewer, and only this way of setting them
-            signal.signal(getattr(signal, name), on_signal)
+    for number in numbers:
+        signal.signal(number, on_signal)
     async with SignalingServer(
         host,
         options.port,

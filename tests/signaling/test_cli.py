@@ -1,5 +1,6 @@
 """`python -m signaling serve` as a process."""
 
+import asyncio
 import contextlib
 import pathlib
 import re
@@ -58,17 +59,25 @@ def port_of(process):
     return port
 
 
+async def _again_and_again(process, stop):
+    """Impatience, which changes nothing: also while the interpreter ends."""
+    while process.poll() is None:
+        process.send_signal(stop)
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_signal_ends_it_cleanly_with_nodes_connected(process, stop):
     port = port_of(process)
     async with ClientSession() as http:
         sockets = [await http.ws_connect(f"http://127.0.0.1:{port}/ws") for _ in range(3)]
         process.send_signal(stop)
-        process.send_signal(stop)  # impatience changes nothing
+        impatient = asyncio.create_task(_again_and_again(process, stop))
         for ws in sockets:
             while (await ws.receive(SOON)).type is not WSMsgType.CLOSE:
                 pass
             assert ws.close_code == WSCloseCode.GOING_AWAY
+    await impatient
     out, err = process.communicate(timeout=SOON)
     assert process.returncode == 0
     assert err == ""
