@@ -48,6 +48,8 @@ class Answers:
         self._guard.seen(peer, step, message.seen)
         key = (step, peer, message.nonce)
         if not message.nonce:
+            for pledge in self._pledges.unnamed(step, message.seen):
+                board.send(peer, pledge, key=("pledge", pledge.peer, step, pledge.slots))
             self._answer(key, {})
             return
         if message.base != board.hashes.get(step - 1):

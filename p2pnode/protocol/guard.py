@@ -86,7 +86,9 @@ class Guard:
             raise PeerError(f"a pledge to step {step} has evidence for another model")
         if not self._pledges.wanted(step) or worker not in board.peers:
             return
-        if not self.trusted(worker) or not self._pledges.has_room(message):
+        # Of one who was found out it is kept if another shows it: it tells what was added.
+        trusted = self.trusted(worker)
+        if not (trusted or peer != worker) or not self._pledges.has_room(message):
             return
         known = self._pledges.get(step, message.slots, worker)
         if known is not None and structs.replace(known, run=message.run) == message:
@@ -94,11 +96,13 @@ class Guard:
         if not setup.signed(worker, pledge_digest(message), message.signature):
             raise PeerError(f"a pledge to step {step} has not the signature of its worker")
         if known is not None and known.base == message.base:
-            self._lied(known, message)
+            if trusted:
+                self._lied(known, message)
             return
         if known is None or (step > board.committed and known.base != board.hashes.get(step - 1)):
             self._pledges.keep(message)
-            self._weigh(message)
+            if trusted:
+                self._weigh(message)
 
     def _lied(self, known: Pledge, other: Pledge) -> None:
         """Two signed statements of one worker about one set differ: both go to everybody, who
@@ -274,6 +278,11 @@ class Guard:
         """Nothing speaks against the peer's work so far."""
         return peer not in self._board.excluded and peer not in self._accused
 
+    @property
+    def untrusted(self) -> set[PeerId]:
+        """All who were found out, here or by others."""
+        return {*self._accused, *self._board.excluded}
+
     def distrusted(self, step: int) -> set[PeerId]:
         """Workers of the step that were found out, in it or before, or by others."""
         found = set()
@@ -332,4 +341,5 @@ class Guard:
         if self.claim is not None and self.claim.step <= applied:
             self.claim = None
         for pledge in self._pledges.of(applied + 1):
-            self._weigh(pledge)
+            if self.trusted(pledge.peer):
+                self._weigh(pledge)

@@ -94,6 +94,11 @@ class Pledges:
                 found.append(self.kept[step][name.slots, name.peer])
         return found
 
+    def unnamed(self, step: int, seen: Sequence[Seen]) -> list[Pledge]:
+        """Pledges here of which no other of the same worker and set is named."""
+        named = {(name.slots, name.peer) for name in seen}
+        return [pledge for where, pledge in self.kept.get(step, {}).items() if where not in named]
+
     def state_changed(self) -> None:
         """Forget old steps."""
         for kept in (self.kept, self._seen):

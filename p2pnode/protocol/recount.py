@@ -38,6 +38,8 @@ class _Suspect:
     step: int
     reason: str
     since: float
+    ours: dict[Slots, tuple[bytes, ...] | None]
+    """Digests of the pieces of each set that we added."""
     asked_at: float = float("-inf")
 
 
@@ -124,7 +126,7 @@ class Recount:
         """All contributions together contradict their evidence: find out which one does."""
         plan = self._board.plan
         self._culprits = 0
-        self._known = self._guard.distrusted(step)
+        self._known = self._guard.untrusted
         for work in plan.work if plan is not None else ():
             assert plan is not None
             whole = self._shelf.whole(step, work.slots, len(plan.owners))
@@ -162,7 +164,7 @@ class Recount:
             self._since = self._board.now
             # Somebody may have been found out by others meanwhile: then its work is gone. Or its
             # work is in a sum made before it was lost: then new sums of all shards agree.
-            if not self._culprits and self._guard.distrusted(weighing.step) == self._known:
+            if not self._culprits and self._guard.untrusted == self._known:
                 self._tries += 1
                 self._shelf.forget_sums(weighing.step)
                 if self._tries == TRIES:
@@ -182,7 +184,8 @@ class Recount:
             return
         board = self._board
         right = {Shard(index, len(sums)): held for index, held in enumerate(sums)}
-        comparable = self._comparable(step)
+        ours = self._added(step)
+        comparable = self._comparable(step, ours)
         for (shard, peer), held in self._refused.items():
             truth = right.get(shard)
             if truth is None or not comparable:
@@ -197,7 +200,7 @@ class Recount:
                 )
             else:
                 what = f"its sum of shard {shard.index} is not that of the contributions"
-                self._suspects.setdefault(peer, _Suspect(step, what, board.now))
+                self._suspects.setdefault(peer, _Suspect(step, what, board.now, ours))
         for (slots, peer), value in self._said.items():
             whole = self._shelf.whole(step, slots, len(sums))
             if whole is not None:
@@ -205,21 +208,27 @@ class Recount:
                 self._weigh(whole[1], self._nonce, _Weighing(step, peer, value, what))
         self._refused, self._said = {}, {}
 
-    def _comparable(self, step: int) -> bool:
-        """Nobody's work can be in the refused sums that is not in ours: of a worker that was found
-        out, or was lost and its set computed by another."""
-        plan, base = self._board.plan, self._board.hashes[step - 1]
-        if plan is None or self._guard.distrusted(step):
-            return False
-        ours = {}
-        for work in plan.work:
+    def _added(self, step: int) -> dict[Slots, tuple[bytes, ...] | None]:
+        """What the sums that were made here are of: sets, with the digests that were pledged."""
+        plan = self._board.plan
+        ours: dict[Slots, tuple[bytes, ...] | None] = {}
+        for work in plan.work if plan is not None else ():
+            assert plan is not None
             whole = self._shelf.whole(step, work.slots, len(plan.owners))
             pledge = self._pledges.get(step, work.slots, whole[0]) if whole is not None else None
             ours[work.slots] = pledge.pieces if pledge is not None else None
+        return ours
+
+    def _comparable(self, step: int, ours: dict[Slots, tuple[bytes, ...] | None]) -> bool:
+        """Nobody's work can be in the refused sums that is not in ours: of a worker that was found
+        out, or was lost and its set computed by another."""
+        if self._guard.distrusted(step):
+            return False
+        bases = [pledge.base for pledge in self._pledges.of(step) if pledge.slots in ours]
         return all(
             ours.get(pledge.slots) == pledge.pieces
             for pledge in self._pledges.of(step)
-            if pledge.base == base
+            if pledge.base in bases
         )
 
     def settle(self) -> None:
@@ -237,10 +246,14 @@ class Recount:
                 board.send(peer, question, key=("question", suspect.step))
 
     def answered(self, peer: PeerId, step: int, seen: Sequence[Seen]) -> None:
-        """A suspect says which pledges it has. If one differs from ours, its worker lied: the
-        suspect sends it."""
+        """A suspect says which pledges it has, and has sent those that we lacked. If one differs
+        from ours, its worker lied; if it is of a set that we did not add, nobody can tell."""
         suspect = self._suspects.get(peer)
-        if suspect is not None and suspect.step == step and not self._pledges.others(step, seen):
+        if suspect is None or suspect.step != step:
+            return
+        if not self._comparable(step, suspect.ours):
+            del self._suspects[peer]
+        elif not self._pledges.others(step, seen):
             self._convict(peer)
 
     def _convict(self, peer: PeerId) -> None:
