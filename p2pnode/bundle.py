@@ -44,7 +44,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     step: int
     peer: str
-    """Whose statement it is, hex; the node that wrote the bundle may be that peer."""
+    """Whose statement it is, hex; empty: the node's that wrote the bundle."""
     difference: Difference | None
     """The first difference between kernels in use and reference at the node that wrote this."""
     format: int = FORMAT

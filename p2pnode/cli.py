@@ -221,6 +221,15 @@ def _add_join(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--keep", type=_positive, default=3, metavar="N", help="checkpoints kept (default 3)"
     )
     local.add_argument(
+        "--audit",
+        type=_rate,
+        default=0.01,
+        metavar="RATE",
+        help="share of other nodes' work that is computed again here, to find wrong results that "
+        "show in no other way: 0 (never) to 1 (all); default 0.01. Costs about as much of this "
+        "machine's time as the share says",
+    )
+    local.add_argument(
         "--reference",
         action="store_true",
         help="compute with the numpy reference kernels (slow, same bits)",
@@ -470,6 +479,16 @@ def _natural(text: str) -> int:
     return int(text)
 
 
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0.0 <= rate <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to 1")
+    return rate
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535; 0 takes a free one)")
@@ -520,6 +539,7 @@ def _join(arguments: argparse.Namespace) -> int:
         reference=arguments.reference,
         addresses=arguments.addresses,
         ice_servers=ice_servers(arguments.stun, arguments.turn),
+        audit=arguments.audit,
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
         json_events=arguments.json_events,

@@ -4,17 +4,19 @@ Every function here runs in the computing thread, takes the effect and returns t
 answers it. Also the one place where the two ways of counting meet: the protocol numbers steps from
 1 (step t makes state t), the trainer from 0 (step t is computed on state t).
 
-May import: train, protocol.
+May import: bundle, train, protocol.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from p2pnode.bundle import Bundles
 from p2pnode.config import RunConfig
 from p2pnode.errors import CheckpointError, DiskFullError, NonFiniteError
 from p2pnode.protocol import effects, events, fetch
@@ -23,17 +25,20 @@ from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder
 from p2pnode.train.evidence import AppliedInfo, GradientSum, HeldOut
+from p2pnode.train.evidence import SlotEvidence as Stated
 from p2pnode.train.gradient import checksum
 from p2pnode.train.partial import PartialFile
 from p2pnode.train.spool import spool
 from p2pnode.train.trainer import Trainer, TrainerError
+
+PASSING = "not found again: a passing fault of memory or processor"
 
 
 class PartialSet:
     """A set between two of its slots: the computing thread does one slot at a time, so that a
     reduction never waits for more than one."""
 
-    def __init__(self, effect: effects.Compute) -> None:
+    def __init__(self, effect: effects.Compute | effects.Audit) -> None:
         self.effect = effect
         self.evidence: list[SlotEvidence] = []
         self.sum: GradientSum | None = None
@@ -59,6 +64,7 @@ class Jobs:
     def __init__(self, trainer: Trainer, folder: CheckpointFolder, checkpoint_every: int) -> None:
         self._trainer = trainer
         self._folder = folder
+        self._bundles = Bundles(folder.folder)
         self._every = checkpoint_every
         self._grid_limit = kernels.grid_limit(trainer.config.slots)
         self._partial = PartialFile(folder.folder)
@@ -76,11 +82,8 @@ class Jobs:
             return None  # the step was applied meanwhile: nobody needs this set any more
         except NonFiniteError as error:
             return events.SetRefused(effect.step, effect.slots, effect.reference, slot, str(error))
-        partial.evidence.append(SlotEvidence(**msgspec.structs.asdict(stated)))
-        partial.sum = (
-            gradient if partial.sum is None else self._trainer.add([partial.sum, gradient])
-        )
-        if partial.remaining:
+        self._add(partial, stated, gradient)
+        if partial.remaining or partial.sum is None:
             return None
         payload = _bytes_of(partial.sum)
         return events.Computed(
@@ -90,8 +93,18 @@ class Jobs:
             kernels.probe(self._trainer.kernels),
             tuple(partial.evidence),
             payload,
-            digest_pieces(payload, Shard(0, 1), self._trainer.parameters),
+            self._pieces(partial),
         )
+
+    def _add(self, partial: PartialSet, stated: Stated, gradient: GradientSum) -> None:
+        partial.evidence.append(SlotEvidence(**msgspec.structs.asdict(stated)))
+        partial.sum = (
+            gradient if partial.sum is None else self._trainer.add([partial.sum, gradient])
+        )
+
+    def _pieces(self, partial: PartialSet) -> tuple[bytes, ...]:
+        assert partial.sum is not None  # there is a slot in every set
+        return digest_pieces(_bytes_of(partial.sum), Shard(0, 1), self._trainer.parameters)
 
     def reduce(self, effect: effects.Reduce) -> events.Reduced | events.ReduceRefused:
         """Add the parts of one shard exactly; a part that is not what its worker pledged, or that
@@ -149,11 +162,99 @@ class Jobs:
         return self._infos.get(step)
 
     def verify(self, effect: effects.Verify) -> events.Verified:
-        """Recompute the pending apply with the reference kernels."""
-        result = self._trainer.verify(effect.step - 1)
+        """Recompute the pending apply with the reference kernels. If it was wrong find out where,
+        and save a bundle."""
+        trainer, step = self._trainer, effect.step - 1
+        stated = trainer.state_hash
+        result = trainer.verify(step)
+        if result.sound:
+            return events.Verified(effect.step, None)
+        difference = trainer.examine_pending(step)
         # Nothing differs, and yet the hash is another: it was the hashing that went wrong.
-        differing = next(iter(result.differing), "state hash")
-        return events.Verified(effect.step, None if result.sound else differing)
+        tensor = next(iter(result.differing), "state hash")
+        saved = self._save(
+            self._bundles.apply,
+            trainer.committed,
+            *trainer.pending_sums(step),
+            peer=b"",
+            stated=stated,
+            computed=result.state_hash,
+            ops=trainer.kernels,
+            difference=difference,
+        )
+        if difference is None:
+            return events.Verified(effect.step, tensor, PASSING, saved)
+        if difference.tensor in trainer.tensors:
+            tensor = difference.tensor
+        return events.Verified(effect.step, tensor, difference.operation, saved)
+
+    # Others' work, and disputes about it
+
+    def lend(self, step: int) -> bool:
+        """Keep the state that this step starts from; False if it is not here any more."""
+        return self._trainer.lend(step - 1) is not None
+
+    def let_go(self, step: int) -> None:
+        """That state is not needed any more."""
+        self._trainer.let_go(step - 1)
+
+    def audit_next_slot(self, partial: PartialSet) -> events.Audited | None:
+        """As `compute_next_slot`, on the state that was lent for the step."""
+        effect = partial.effect
+        slot = partial.remaining[0]
+        try:
+            stated, gradient = self._trainer.compute_lent(
+                effect.step - 1, slot, reference=effect.reference
+            )
+        except TrainerError:
+            return events.Audited(effect.step, effect.slots, effect.reference, None)
+        except NonFiniteError:
+            return events.Audited(effect.step, effect.slots, effect.reference, ())
+        self._add(partial, stated, gradient)
+        if partial.remaining:
+            return None
+        return events.Audited(
+            effect.step,
+            effect.slots,
+            effect.reference,
+            tuple(partial.evidence),
+            self._pieces(partial),
+        )
+
+    def diagnose(self, effect: effects.Diagnose) -> events.Diagnosed:
+        """Find the operation of a disputed slot, on the state that was lent for the step, and save
+        a bundle."""
+        trainer, step = self._trainer, effect.step - 1
+        lent = trainer.lend(step)
+        if lent is None:
+            return events.Diagnosed(effect.step, effect.slot, effect.peer, None, "", "")
+        try:
+            truth = trainer.compute_lent(step, effect.slot, reference=True)[0]
+        except NonFiniteError:
+            truth = None
+        found = trainer.examine_slot(step, effect.slot)
+        said = effect.said
+        saved = self._save(
+            self._bundles.slot,
+            lent.state,
+            *trainer.dataset.slot(step, effect.slot, trainer.config),
+            slot=effect.slot,
+            peer=effect.peer,
+            stated=None if said is None else Stated(**msgspec.structs.asdict(said)),
+            computed=truth,
+            ops=trainer.kernels,
+            difference=found,
+        )
+        tensor, operation = (found.tensor, found.operation) if found is not None else (None, "")
+        return events.Diagnosed(effect.step, effect.slot, effect.peer, tensor, operation, saved)
+
+    def _save(self, save: Callable[..., Path], *args: object, **facts: object) -> str:
+        """Save a bundle; says where it is, or why there is none."""
+        try:
+            path = save(*args, **facts)
+        except CheckpointError as error:
+            return str(error)
+        return f"What reproduces it is in {path} (python -m p2pnode reproduce)."
 
     def rollback(self, effect: effects.Rollback) -> None:
         """Forget the pending apply."""

@@ -57,6 +57,8 @@ from p2pnode.ui.console import Console
 from p2pnode.ui.events import Finished, Info, RunStarted, Warn
 from p2pnode.worker import Worker
 
+_chance = secrets.SystemRandom()
+"""Draws what is audited: nobody can know it before."""
 READY_SECONDS = 60.0
 """How long a starting host waits for connected nodes to prepare; later ones join while it runs."""
 DRAIN_SECONDS = 2.0
@@ -362,6 +364,7 @@ class Node:
             applied=trainer.step,
             stopped=chain.stopped,
             excluded=chain.excluded,
+            audit=lambda: _chance.random() < self._config.audit,
         )
         self._console.show(
             RunStarted(
@@ -372,11 +375,18 @@ class Node:
                 tokens_per_step=config.slots * config.tokens_per_slot,
                 first_step=trainer.step,
                 backend=trainer.kernels.backend,
+                audit=self._config.audit,
             )
         )
         jobs = Jobs(trainer, workshop.folder, self._config.checkpoint_every)
         return Session(
-            setup, config, jobs, worker=self._worker, mesh=self._room.mesh, show=self._console.show
+            setup,
+            config,
+            jobs,
+            worker=self._worker,
+            mesh=self._room.mesh,
+            show=self._console.show,
+            rewind=self._rewind,
         )
 
     def _signed(self, peer: PeerId, digest: bytes, signature: bytes) -> bool:
@@ -399,6 +409,18 @@ class Node:
         else:
             if chain is not None:
                 self._follow(chain, older, here=False)
+
+    def _rewind(self, effect: effects.Rewind) -> None:
+        """Wrong work was found, and it is on this node to take it back."""
+        older = self._orders.chain
+        assert older is not None  # a session runs
+        try:
+            chain = self._orders.rewind(effect.step, effect.state_hash, effect.culprits)
+        except UsageError as error:
+            self._fail(error)
+            return
+        if chain is not None:
+            self._follow(chain, older, here=True)
 
     def _follow(self, chain: Chain, older: Chain, *, here: bool) -> None:
         """Another chain holds: tell the others, and go on or begin again."""
@@ -455,6 +477,9 @@ class Node:
                 worst_loop_stall_ms=report.worst * 1000,
                 loop_stalls=report.stalls,
                 peak_rss_mb=peak_rss() / 2**20,
+                audited_slots=session.audit_cost.slots,
+                audit_share=round(session.audit_cost.share, 4),
+                audits_missed=session.core.audits_missed,
             )
         )
         await session.released()

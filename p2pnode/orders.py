@@ -89,6 +89,17 @@ class Orders:
         except ConfigError as error:
             raise UsageError(f"This cannot be ordered: {error}.") from None
 
+    def rewind(self, step: int, state: bytes, culprits: Sequence[PeerId]) -> Chain | None:
+        """Back to a state, without these peers; None if they are left out already. Raises
+        UsageError."""
+        chain = self._own()
+        if set(culprits) <= set(chain.excluded):
+            return None
+        try:
+            return self._keep(chain.rewind(self._identity, step, state, culprits))
+        except (ConfigError, PeerError) as error:
+            raise UsageError(f"The run cannot be taken back to step {step}: {error}.") from None
+
     def _own(self) -> Chain:
         if self.chain is None:
             raise UsageError("There is no run yet.")

@@ -59,6 +59,9 @@ class Workshop:
         here = self.trainer.committed
         if here.step <= limit and here.config == chain.config.at(here.step):
             found.append(here)
+        lent = self.trainer.newest_lent(limit)
+        if lent is not None and lent.config == chain.config.at(lent.step):
+            found.append(lent)
         states = [state for state in found if state is not None]
         newest = max(states, key=lambda state: state.step, default=None)
         self.trainer.restart(chain.config, newest)
@@ -98,7 +101,7 @@ class Preparation:
 
     def check_memory(self, config: RunConfig, manifest: Manifest) -> None:
         """Say what the run takes here. Raises MemoryNeedError if there is not as much."""
-        need = footprint(config, manifest.size)
+        need = footprint(config, manifest.size, audits=self._config.audit > 0)
         here = psutil.Process().memory_info().rss
         free = int(psutil.virtual_memory().available)
         if need.total - here > free:

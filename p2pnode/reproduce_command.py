@@ -31,7 +31,8 @@ def reproduce(folder: Path, say: Callable[[str], object] = print) -> int:
     case = bundle.case
     what = f"slot {case.slot} of step" if isinstance(case, SlotCase) else "the apply of step"
     run = bundle.state.config.run_id().hex()[:8]
-    say(f"{what} {case.step} of run {run}, as stated by {case.peer[:8]}")
+    who = case.peer[:8] or "the node that wrote the bundle"
+    say(f"{what} {case.step} of run {run}, as stated by {who}")
     if isinstance(case, SlotCase):
         difference = _slot(case, bundle.state, live, reference, say)
     else:

@@ -1,7 +1,7 @@
 """One run at one node: carries the step core's effects to the computing thread and to the mesh,
 and their results back.
 
-May import: jobs, worker, net, protocol, ui.events, errors.
+May import: audits, jobs, worker, net, protocol, ui.events, errors.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from p2pnode.audits import Audits, Cost
 from p2pnode.config import RunConfig
 from p2pnode.errors import (
     ArithmeticUnsoundError,
@@ -77,13 +78,16 @@ class Session:
         worker: Worker,
         mesh: Mesh,
         show: Callable[[Event], None],
+        rewind: Callable[[effects.Rewind], object],
     ) -> None:
+        """`rewind` is called when this node is to take the run back (it has a record to sign)."""
         self._me = setup.me
         self._config = config
         self._jobs = jobs
         self._worker = worker
         self._mesh = mesh
         self._show = show
+        self._rewind = rewind
         self._loop = asyncio.get_running_loop()
         self._process = psutil.Process()
         self._begun = False
@@ -98,6 +102,19 @@ class Session:
         self._finishing: asyncio.Future[Outcome] = self._loop.create_future()
         self._released: asyncio.Future[None] = self._loop.create_future()
         self.core = StepCore(setup)
+        self._audits = Audits(
+            jobs,
+            worker,
+            self._spawn,
+            self.handle,
+            step=lambda: self.core.applied,
+            busy=lambda: self._computing is not None,
+        )
+
+    @property
+    def audit_cost(self) -> Cost:
+        """What audits have taken here so far."""
+        return self._audits.cost
 
     def handle(self, event: events.Event) -> None:
         """Give the core one event and carry out what it asks for."""
@@ -107,6 +124,7 @@ class Session:
         for effect in self.core.handle(event, self._loop.time()):
             log.debug("effect %.300s", effect)
             self._carry_out(effect)
+        self._audits.wake()
         self._begun |= isinstance(event, events.Start)
         if self._timer is not None:
             self._timer.cancel()
@@ -147,6 +165,7 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
         self._sets.clear()
+        self._audits.close()
         for task in self._tasks:
             task.cancel()
         for future in (self._released, self._finishing):
@@ -190,6 +209,15 @@ class Session:
                 self._run(self._jobs.apply, effect)
             case effects.Verify():
                 self._run(self._jobs.verify, effect)
+            case effects.Audit():
+                self._audits.begin(effect)
+            case effects.Diagnose():
+                self._audits.diagnose(effect)
+            case effects.LetGo():
+                self._audits.let_go(effect)
+            case effects.Rewind():
+                # It closes this session, whose other effects are still to be carried out.
+                self._loop.call_soon(self._rewind, effect)
             case effects.Freeze():
                 self._run(self._jobs.freeze, effect)
             case effects.Load():
@@ -238,15 +266,14 @@ class Session:
                 self._announced = step
                 self._show(Computing(step=step, slots=len(partial.effect.slots)))
             done = len(partial.evidence)
-            event = await self._worker.submit(
-                Urgency.COMPUTE, self._jobs.compute_next_slot, partial
-            )
+            event = await self._worker.submit(Urgency.COMPUTE, self._audits.own_slot, partial)
             over = event is not None or len(partial.evidence) == done
             if over and self._sets and self._sets[0] is partial:
                 self._sets.popleft()
             if event is not None:
                 self.handle(event)
         self._computing = None
+        self._audits.wake()
 
     async def _commit(self, effect: effects.Commit, job: asyncio.Future[CommitResult]) -> None:
         now = self._loop.time()
@@ -268,6 +295,7 @@ class Session:
                     tokens_per_s=summary.tokens / since if since > 0 else 0.0,
                     slots_here=dict(effect.credits).get(self._me, 0),
                     nodes=len(plan.roster) if plan is not None else 1,
+                    audited=self._audits.cost.slots,
                     rss_mb=round(self._process.memory_info().rss / 2**20, 1),
                 )
             )

@@ -18,6 +18,7 @@ LAYERS = (
     ("p2pnode.node",),
     ("p2pnode.prepare",),
     ("p2pnode.room", "p2pnode.session", "p2pnode.share", "p2pnode.orders"),
+    ("p2pnode.audits",),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),
     ("p2pnode.bundle",),
     ("p2pnode.ui", "p2pnode.net"),
@@ -42,12 +43,13 @@ SOLE_IMPORTERS = {
             "p2pnode.net",
             "p2pnode.ui",
             "p2pnode.prepare",
+            "p2pnode.audits",
         ),
         *("p2pnode.bench", "signaling"),
     ),
     "time": (
         *("p2pnode.demo", "p2pnode.join", "p2pnode.net", "p2pnode.rehearse_command"),
-        *("p2pnode.bench", "signaling"),
+        *("p2pnode.audits", "p2pnode.bench", "signaling"),
     ),
 }
 

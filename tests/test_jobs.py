@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from p2pnode.bundle import ApplyCase, SlotCase, read
 from p2pnode.errors import CheckpointError, NonFiniteError
-from p2pnode.jobs import Jobs, PartialSet, _int32
+from p2pnode.jobs import PASSING, Jobs, PartialSet, _int32
 from p2pnode.protocol import effects, events, fetch, messages
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.messages import Shard
@@ -50,6 +51,9 @@ class Bench:
         applied = self.jobs.apply(apply)
         assert isinstance(applied, events.Applied)
         return self.jobs.commit(effects.Commit(step, applied.state_hash, apply.summary, ()))
+
+    def bundles(self) -> list[Path]:
+        return sorted(self.folder.folder.glob("wrong-*"))
 
     def advance(self, step: int) -> Any:
         """One whole step of a run alone."""
@@ -257,14 +261,30 @@ def test_verify_finds_the_tensor_that_went_wrong(bench: Bench) -> None:
     assert pending is not None
     pending.state.weights[0] += np.float32(1)
     bench.trainer._pending = dataclasses.replace(pending, hash=pending.state.hash())
-    assert bench.jobs.verify(effects.Verify(1)) == events.Verified(1, bench.trainer.tensors[0])
+    verified = bench.jobs.verify(effects.Verify(1))
+    assert (verified.tensor, verified.operation) == (bench.trainer.tensors[0], PASSING)
+    (case,) = [read(path).case for path in bench.bundles()]
+    assert isinstance(case, ApplyCase)
+    assert case.stated == bench.trainer.state_hash.hex() != case.computed
+
+
+def test_verify_names_the_operation_that_is_made_wrong_each_time(bench: Bench) -> None:
+    step = bench.applying(1)
+    bench.trainer.kernels = spoilt("adam")
+    bench.jobs.apply(step)
+    verified = bench.jobs.verify(effects.Verify(1))
+    assert (verified.tensor, verified.operation) == ("embed", "Adam, weights")
+    assert "wrong-run-" in verified.saved
+    (case,) = [read(path).case for path in bench.bundles()]
+    assert str(case.difference) == "embed, Adam, weights"
 
 
 def test_verify_finds_a_wrong_hash_of_a_right_state(bench: Bench) -> None:
     bench.jobs.apply(bench.applying(1))
     assert bench.trainer._pending is not None
     bench.trainer._pending = dataclasses.replace(bench.trainer._pending, hash=bytes(32))
-    assert bench.jobs.verify(effects.Verify(1)) == events.Verified(1, "state hash")
+    verified = bench.jobs.verify(effects.Verify(1))
+    assert (verified.tensor, verified.operation) == ("state hash", PASSING)
 
 
 # Commit
@@ -434,3 +454,113 @@ def test_a_damaged_part_on_disk_is_fetched_again(tmp_path: Path) -> None:
     other = b"\0" * len(frozen.part_hashes)  # the hashes do not give the name
     bench.jobs.store(effects.Store(b"n" * 32, size, other, 0, frozen.payload))
     assert bench.jobs.recall(effects.Recall(b"n" * 32)).size == 0
+
+
+# Others' work, and disputes
+
+
+def spoilt(operation: str) -> kernels.Kernels:
+    """Kernels of which one operation gives a wrong bit each time."""
+
+    def spoil(name: str, args: tuple[Any, ...], result: Any) -> None:
+        if name == operation:
+            array = args[-1][0] if result is None else result
+            array.reshape(-1)[0] += 1
+
+    return kernels.load().observed(spoil)
+
+
+def audit(bench: Bench, step: int, slots: tuple[int, ...] = ALL, reference: bool = False) -> Any:
+    partial = PartialSet(effects.Audit(step, slots, reference))
+    event = None
+    while event is None:
+        event = bench.jobs.audit_next_slot(partial)
+    return event
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_an_audit_finds_what_its_worker_had_to_pledge(bench: Bench, reference: bool) -> None:
+    worker = bench.compute(1, (1, 2))
+    assert bench.jobs.lend(1)
+    audited = audit(bench, 1, (1, 2), reference)
+    assert (audited.step, audited.slots, audited.reference) == (1, (1, 2), reference)
+    assert audited.evidence == worker.evidence
+    assert audited.pieces == worker.pieces
+
+
+def test_an_audit_can_be_made_steps_later(bench: Bench) -> None:
+    worker = bench.compute(1)
+    assert bench.jobs.lend(1)
+    for step in (1, 2, 3):
+        bench.advance(step)
+    audited = audit(bench, 1)
+    assert (audited.evidence, audited.pieces) == (worker.evidence, worker.pieces)
+
+
+def test_what_is_lent_while_a_step_is_pending_is_the_state_before_it(bench: Bench) -> None:
+    worker = bench.compute(1)
+    bench.jobs.apply(bench.applying(1))
+    assert bench.jobs.lend(1)
+    assert bench.jobs.lend(2)
+    assert not bench.jobs.lend(3)
+    assert audit(bench, 1).evidence == worker.evidence
+    assert audit(bench, 2).evidence == bench.compute(2).evidence
+
+
+def test_a_state_that_was_let_go_is_gone(bench: Bench) -> None:
+    assert bench.jobs.lend(1)
+    bench.advance(1)
+    bench.jobs.let_go(1)
+    assert audit(bench, 1).evidence is None
+    assert not bench.jobs.lend(1)
+
+
+def test_a_slot_that_is_not_finite_has_no_evidence(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise NonFiniteError("an attention score is NaN")
+
+    assert bench.jobs.lend(1)
+    monkeypatch.setattr(bench.trainer, "compute_lent", fail)
+    assert audit(bench, 1).evidence == ()
+
+
+def test_a_diagnosis_names_the_operation_and_saves_a_bundle(bench: Bench) -> None:
+    bench.trainer.kernels = spoilt("rope")
+    said = bench.compute(1, (2,)).evidence[0]
+    assert bench.jobs.lend(1)
+    bench.advance(1)
+    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said))
+    assert (found.tensor, found.operation) == ("layers.0", "rotary embedding")
+    (path,) = bench.bundles()
+    assert str(path) in found.saved
+    case = read(path).case
+    assert isinstance(case, SlotCase)
+    assert (case.step, case.slot, case.peer) == (1, 2, (b"p" * 32).hex())
+    assert case.stated is not None
+    assert case.computed is not None
+    assert case.stated.digest == said.digest != case.computed.digest
+
+
+def test_a_diagnosis_of_sound_kernels_finds_nothing_but_keeps_the_evidence(bench: Bench) -> None:
+    said = bench.compute(1, (2,)).evidence[0]
+    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said))
+    assert found.tensor is None
+    assert len(bench.bundles()) == 1
+
+
+def test_a_diagnosis_without_its_state_finds_nothing(bench: Bench) -> None:
+    bench.advance(1)
+    bench.advance(2)
+    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, None))
+    assert (found.tensor, found.saved) == (None, "")
+
+
+def test_a_bundle_that_cannot_be_written_does_not_end_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    said = bench.compute(1, (2,)).evidence[0]
+    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said))
+    assert "No bundle was saved" in found.saved

@@ -62,6 +62,7 @@ class ScriptedCore:
         self.script: list[list[effects.Effect]] = []
         self.heard: list[events.Event] = []
         self.plan = None
+        self.applied = 0
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
         if isinstance(event, events.Tick):
@@ -83,6 +84,7 @@ class FakeJobs:
         self.entered = threading.Event()
         self.raises: dict[str, BaseException] = {}
         self.result = CommitResult(None, None, None)
+        self.rewinds: list[Any] = []
 
     def _note(self, what: str) -> None:
         self.entered.set()
@@ -112,6 +114,25 @@ class FakeJobs:
     def verify(self, effect: Any) -> Any:
         self._note(f"verify {effect.step}")
         return events.Verified(effect.step, None)
+
+    def lend(self, step: int) -> bool:
+        self._note(f"lend {step}")
+        return True
+
+    def let_go(self, step: int) -> None:
+        self._note(f"let go {step}")
+
+    def audit_next_slot(self, partial: Any) -> Any:
+        slot = partial.remaining[0]
+        self._note(f"audit {slot}")
+        partial.evidence.append(slot)
+        if partial.remaining:
+            return None
+        return events.Audited(partial.effect.step, partial.effect.slots, False, ())
+
+    def diagnose(self, effect: Any) -> Any:
+        self._note(f"diagnose {effect.slot}")
+        return events.Diagnosed(effect.step, effect.slot, effect.peer, None, "", "")
 
     def commit(self, effect: Any) -> CommitResult:
         self._note(f"commit {effect.step}")
@@ -187,6 +208,7 @@ async def stage(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Any:
         worker=worker,
         mesh=mesh,  # type: ignore[arg-type]
         show=shown.append,
+        rewind=jobs.rewinds.append,
     )
     yield Stage(made, made.core, jobs, mesh, shown)
     jobs.hold.set()
@@ -226,6 +248,7 @@ class Run:
             worker=worker,
             mesh=FakeMesh(),  # type: ignore[arg-type]
             show=self.shown.append,
+            rewind=self.shown.append,
         )
 
     def of(self, kind: type) -> list[Any]:
@@ -578,3 +601,58 @@ async def test_ticks_come_when_the_core_wants_them(
 
 async def test_save_writes_now(stage: Stage) -> None:
     assert await stage.session.save() == Path("saved")
+
+
+# Audits
+
+
+async def test_an_audit_takes_the_state_at_once_and_the_time_that_is_left(stage: Stage) -> None:
+    stage.jobs.hold.clear()
+    stage.do(
+        effects.Audit(1, (4, 5)),
+        effects.Compute(1, (0, 1)),
+        effects.Apply(1, (), summary()),
+    )
+    stage.jobs.hold.set()
+    await until(lambda: "audit 5" in stage.jobs.ran)
+    ran = stage.jobs.ran
+    assert ran.index("lend 1") < ran.index("apply 1")
+    assert ran.index("slot 1") < ran.index("audit 4"), "its own work goes first"
+    await until(lambda: events.Audited(1, (4, 5), False, ()) in stage.core.heard)
+    assert stage.session.audit_cost.slots == 2
+
+
+async def test_an_audit_of_a_step_that_is_over_takes_turns(stage: Stage) -> None:
+    stage.core.applied = 1
+    stage.jobs.hold.clear()
+    stage.do(effects.Compute(2, (0, 1, 2, 3)), effects.Audit(1, (4, 5)))
+    stage.jobs.hold.set()
+    await until(lambda: "slot 3" in stage.jobs.ran)
+    ran = stage.jobs.ran
+    assert ran.index("audit 5") < ran.index("slot 3"), "no state is kept for long"
+
+
+async def test_a_diagnosis_keeps_its_state_and_is_answered(stage: Stage) -> None:
+    stage.do(effects.Diagnose(1, 3, PEER, None), effects.Apply(1, (), summary()))
+    await until(lambda: "diagnose 3" in stage.jobs.ran)
+    assert stage.jobs.ran.index("lend 1") < stage.jobs.ran.index("apply 1")
+    await until(lambda: any(isinstance(e, events.Diagnosed) for e in stage.core.heard))
+    stage.do(effects.LetGo(1))
+    await until(lambda: "let go 1" in stage.jobs.ran)
+
+
+async def test_the_node_is_told_to_rewind_after_all_other_effects(stage: Stage) -> None:
+    rewind = effects.Rewind(0, bytes(32), (PEER,))
+    stage.do(rewind, effects.Send(PEER, Want(bytes(16), 1, (), ())))
+    assert not stage.jobs.rewinds
+    assert stage.mesh.sent
+    await until(lambda: stage.jobs.rewinds == [rewind])
+
+
+async def test_nothing_is_audited_after_the_end(stage: Stage) -> None:
+    stage.jobs.hold.clear()
+    stage.do(effects.Audit(1, (4, 5)), effects.Audit(1, (2, 3)))
+    stage.session.close()
+    stage.jobs.hold.set()
+    await asyncio.sleep(0.05)
+    assert "audit 2" not in stage.jobs.ran

@@ -70,6 +70,7 @@ class Beacon:
             verified=self._verdict.verified,
             checked=self._check.passed,
             claim=self._claim(),
+            auditing=board.auditing,
             leaving=board.leaving,
         )
 
@@ -95,6 +96,7 @@ class Beacon:
             self._verdict.verified,
             self._check.passed,
             self._claim(),
+            board.auditing,
             board.setup.run,
             board.leaving,
         )

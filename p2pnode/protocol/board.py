@@ -58,6 +58,10 @@ class Board:
         self.detail = ""
         self.last_step = setup.steps
         self.leaving = False
+        self.auditing = 0
+        """Sets of others that are computed again here."""
+        self.wronged = False
+        """Wrong work was found that a record is to take back."""
         self.diagnosing = False
         """This node finds out whether, and how, its own work is wrong."""
         self.dismissed = ""
@@ -132,6 +136,17 @@ class Board:
         """This node's work is wrong. It takes no more part, and fails once it knows how."""
         self.dismissed = self.dismissed or text
         self.leaving = True
+
+    def put_out(self) -> None:
+        """The others have excluded this node. If it is finding out why, that is told first."""
+        text = (
+            "The others take no more work from this machine: something it sent was wrong. "
+            "Start it again to run the gates; their logs say what it was."
+        )
+        if self.diagnosing:
+            self.dismiss(text)
+        else:
+            self.fail(Fault.UNSOUND, text)
 
     def fail(self, fault: Fault, text: str) -> None:
         """This node cannot go on; `core` says good-bye to the others."""

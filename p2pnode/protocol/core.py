@@ -16,6 +16,7 @@ from p2pnode.errors import PeerError
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.answers import Answers
 from p2pnode.protocol.apply import Applier
+from p2pnode.protocol.audit import Auditor
 from p2pnode.protocol.beacon import Beacon
 from p2pnode.protocol.board import Board, short
 from p2pnode.protocol.check import Check
@@ -41,6 +42,7 @@ from p2pnode.protocol.messages import (
     ShardSum,
     Status,
     Want,
+    Wrong,
 )
 from p2pnode.protocol.plans import Plans
 from p2pnode.protocol.pledges import Pledges
@@ -62,6 +64,7 @@ class StepCore:
         self._contributor = Contributor(board, self._shelf, self._pledges)
         self._confront = Confront(board, self._contributor)
         self._guard = Guard(board, self._shelf, self._contributor, self._pledges, self._confront)
+        self._auditor = Auditor(board, self._guard, self._confront, self._pledges)
         self._verdict = Verdict(board, self._guard, self._shelf)
         self._check = Check(board, self._contributor, self._pledges, self._guard)
         self._answers = Answers(board, self._contributor, self._pledges, self._guard)
@@ -120,6 +123,11 @@ class StepCore:
     @property
     def leading(self) -> bool:
         return self._board.leading
+
+    @property
+    def audits_missed(self) -> int:
+        """Sets that were to be audited and were not."""
+        return self._auditor.missed
 
     @property
     def plan(self) -> Plan | None:
@@ -211,6 +219,9 @@ class StepCore:
                 self._verdict.answered(event)
             case ev.Diagnosed():
                 self._confront.diagnosed(event)
+                self._auditor.let_go(event.step)
+            case ev.Audited():
+                self._auditor.answered(event)
             case ev.Frozen():
                 self._catch_up.held_still(event)
             case ev.Loaded(step, state_hash):
@@ -230,7 +241,10 @@ class StepCore:
             case ev.Start(lead):
                 self._started = True
                 self._check.start()
-                self._election.begin(lead)
+                if board.me in board.excluded:
+                    board.put_out()
+                else:
+                    self._election.begin(lead)
             case ev.Tick():
                 pass
         return False
@@ -261,6 +275,8 @@ class StepCore:
                 self._answers.challenged(peer, challenge)
             case Answer() as answer:
                 self._answered(peer, answer)
+            case Wrong() as wrong:
+                self._auditor.heard(peer, wrong)
             case BlobWant() as request:
                 self._catch_up.serve(peer, request)
             case BlobIndex() as index:
@@ -369,6 +385,7 @@ class StepCore:
         board = self._board
         if not self._catch_up.loading and self._check.settle():
             self._roll_back()
+        self._auditor.settle()
         self._applier.commit()
         if board.committed == board.applied:
             self._contributor.committed()

@@ -4,8 +4,8 @@ May import: messages.
 
 The node runs Reduce, Weigh, Apply, Rollback, Commit, Verify, Freeze and Load one after the other,
 in the order given, in its computing thread, and reports each result as the event of that name.
-Compute and Diagnose run in the same thread and may be overtaken by them (between slots, so that a
-set under way holds nobody up). Everything else the node does at once.
+Compute, Audit and Diagnose run in the same thread and may be overtaken by them (between slots, so
+that a set under way holds nobody up). Everything else the node does at once.
 """
 
 from __future__ import annotations
@@ -150,6 +150,33 @@ class Diagnose:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Audit:
+    """Compute a set of another peer again, on state `step` - 1, which is kept for it until LetGo;
+    result Audited. It is in no hurry."""
+
+    step: int
+    slots: tuple[int, ...]
+    reference: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LetGo:
+    """No Audit or Diagnose of this step is to come; its state need not be kept."""
+
+    step: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rewind:
+    """State `step` (with this hash) is the last one before wrong work of `culprits`. This node is
+    to order, by a record, that everybody goes back to it and goes on without these peers."""
+
+    step: int
+    state_hash: bytes
+    culprits: tuple[PeerId, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Freeze:
     """Serialise state `step`, which is the current one; result Frozen."""
 
@@ -276,6 +303,9 @@ Effect: TypeAlias = (
     | Commit
     | Verify
     | Diagnose
+    | Audit
+    | LetGo
+    | Rewind
     | Freeze
     | Load
     | Recall

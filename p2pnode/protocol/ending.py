@@ -15,6 +15,11 @@ from p2pnode.protocol.messages import PeerId
 from p2pnode.protocol.peers import Peer
 from p2pnode.protocol.recount import Recount
 
+REFERENCE = 20.0
+"""The reference kernels take at most so many times as long."""
+MOST_PATIENCE = 600.0
+"""Seconds that a peer which says that it audits can hold up the end at most."""
+
 
 class Finish:
     """Ends the run at its last step, and the node's service when nobody needs it."""
@@ -24,6 +29,8 @@ class Finish:
         self._beacon = beacon
         self._recount = recount
         self._finished = False
+        self._audits: object = None
+        self._audits_at = 0.0
         self._others: object = None
         self._others_at = 0.0
         self._leaving_at: float | None = None
@@ -57,12 +64,26 @@ class Finish:
                 self._release()
             return
         done = board.committed == board.last_step == board.applied
-        if done and not self._finished and not self._recount.inquires:
+        settled = not self._recount.inquires and not self._audits_go_on()
+        if done and settled and not self._finished:
             self._finished = True
             state_hash = board.hashes[board.applied]
             board.out.append(Finished(board.applied, state_hash, board.ending, board.detail))
         if self._finished and self._nobody_needs_us():
             self._release()
+
+    def _audits_go_on(self) -> bool:
+        """Somebody may still find wrong work. Peers whose audits do not end are waited for as long
+        as the slowest could need to compute a step with the reference kernels."""
+        board = self._board
+        busy = [(peer, item) for peer, item in board.good_peers() if item.auditing]
+        others = [(peer, item.auditing) for peer, item in busy]
+        if others != self._audits:
+            self._audits, self._audits_at = others, board.now
+        step = max((board.setup.slots / max(item.speed, 1e-3) for _, item in busy), default=0.0)
+        patience = 4 * board.limits.silence + min(REFERENCE * step, MOST_PATIENCE)
+        waiting = bool(busy) and board.now - self._audits_at < patience
+        return board.auditing > 0 or board.wronged or waiting
 
     def _nobody_needs_us(self) -> bool:
         """Everybody alive has the final state, or has made no progress towards it for long."""

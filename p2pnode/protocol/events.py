@@ -158,6 +158,18 @@ class Diagnosed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Audited:
+    """Result of Audit: what the set's worker should have pledged. `evidence` is empty if a slot is
+    not finite, None if the state was not there any more."""
+
+    step: int
+    slots: tuple[int, ...]
+    reference: bool
+    evidence: tuple[SlotEvidence, ...] | None
+    pieces: tuple[bytes, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Frozen:
     """Result of Freeze: canonical bytes of the committed state, the same at every peer.
 
@@ -255,6 +267,7 @@ Event: TypeAlias = (
     | ApplyRefused
     | Verified
     | Diagnosed
+    | Audited
     | Frozen
     | Loaded
     | LoadRefused

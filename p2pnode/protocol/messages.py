@@ -211,6 +211,8 @@ class Status(_Message, frozen=True, tag=1):
     """Last step whose sums the sender found to be those of the contributions. Its `state_hash` of
     a later step says nothing yet."""
     claim: Claim | None
+    auditing: Count
+    """Sets of others that the sender computes again; the run does not end before."""
     leaving: bool
 
     def holds(self, step: int) -> tuple[Slots, ...]:
@@ -358,6 +360,16 @@ class Answer(_Message, frozen=True, tag=13):
     seen: SeenPledges
 
 
+class Wrong(_Message, frozen=True, tag=20):
+    """To all: the sender computed a pledged slot again, and it is not as pledged. The pledge is
+    signed, so nobody can be said to have stated what it did not."""
+
+    pledge: Pledge
+    slot: Slot
+    truth: SlotEvidence | None
+    """What the reference kernels of the sender gave; None: it is not finite."""
+
+
 Message: TypeAlias = (
     Status
     | Plan
@@ -372,6 +384,7 @@ Message: TypeAlias = (
     | Pledge
     | Challenge
     | Answer
+    | Wrong
 )
 
 

@@ -6,7 +6,7 @@ May import: board, effects, messages, plan, recover, reduce.
 from __future__ import annotations
 
 from p2pnode.protocol.board import Board, short
-from p2pnode.protocol.effects import Fault, Kind
+from p2pnode.protocol.effects import Kind
 from p2pnode.protocol.messages import PeerId, Plan, PlanKey, Status
 from p2pnode.protocol.plan import check_plan
 from p2pnode.protocol.recover import Election, Repair
@@ -53,14 +53,7 @@ class Plans:
                 board.exclude(peer)
                 self._shelf.distrust(peer)
         if board.me in board.excluded:
-            text = (
-                "The others take no more work from this machine: something it sent was wrong. "
-                "Start it again to run the gates; their logs say what it was."
-            )
-            if board.diagnosing:
-                board.dismiss(text)
-            else:
-                board.fail(Fault.UNSOUND, text)
+            board.put_out()
 
     def _report_roster(self, plan: Plan) -> None:
         board = self._board

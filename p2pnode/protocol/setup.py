@@ -12,6 +12,10 @@ from p2pnode.limits import LIMITS, Limits
 from p2pnode.protocol.messages import PeerId
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setup:
     """One node's view of a run at its start. Steps count from 1 (see messages)."""
@@ -46,4 +50,6 @@ class Setup:
     """The last step was ordered: the run's configuration has more."""
     excluded: tuple[PeerId, ...] = ()
     """Peers that take no part: their work was wrong."""
+    audit: Callable[[], bool] = _never
+    """Draws, for a set of another peer, whether it is computed again here."""
     limits: Limits = LIMITS

@@ -68,17 +68,17 @@ class Kind(enum.Enum):
 
 ALL = tuple(Kind)
 MILD = (Kind.DELAY, Kind.REORDER, Kind.DUPLICATE, Kind.SLOW, Kind.MISSING)
-"""What leaves everybody in one group. With a machine that applies wrongly nothing else is drawn:
-alone with it, or two against one another, nobody could tell which is right."""
+"""What leaves everybody in one group. With a machine that applies wrongly, or whose gradient only
+an audit finds wrong, nothing else is drawn: alone with it nobody could tell."""
 WRONGS = (
     *("bad_probe_at", "no_probe_at", "strips_probe_at", "false_claim_at"),
     *("wrong_apply_at", "wrong_apply_at"),
+    "wrong_gradient_at",
     *("adds_wrongly_at", "corrupts_sums_at", "two_faced_at", "wrong_summary_at"),
     *("corrupts_parts_at", "contradicts_evidence_at", "two_faced_work_at"),
     *("forges_sums_at", "forges_some_at", "lies_in_check_at", "withholds_at"),
 )
-"""Defects that the protocol finds. A gradient that is wrong in the same way in all statements
-about it is found by recomputing it only."""
+"""Defects that the protocol finds; `wrong_gradient_at` by audits alone."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,12 +51,15 @@ Task = (
     | ef.Commit
     | ef.Verify
     | ef.Diagnose
+    | ef.Audit
     | ef.Freeze
     | ef.Load
     | ef.Recall
     | ef.Store
     | ef.Spool
 )
+COMMON, OWN, SPARE = 0, 1, 2
+"""Lanes of the computing thread: what the group waits for, own slots, and others' slots."""
 
 
 def sign(peer: PeerId, digest: bytes) -> bytes:
@@ -74,6 +77,8 @@ class Defects:
     denies: bool = False
     """A wrong apply is not found by its own recomputation."""
     wrong_gradient_at: int = 0
+    """Its gradients of this step are wrong, in the same way in everything it says about them: only
+    an audit finds it."""
     false_claim_at: int = 0
     strips_probe_at: int = 0
     """Its contributions from this step on say that no probe ran."""
@@ -104,6 +109,11 @@ class Defects:
     def wrong_state(self) -> bool:
         """Its state may differ from what the sums it has give."""
         return self.wrong_apply_at > 0
+
+    @property
+    def grave(self) -> bool:
+        """Who is right can only be told while all are in one group."""
+        return self.wrong_state or self.wrong_gradient_at > 0
 
     def __str__(self) -> str:
         parts = [
@@ -162,6 +172,7 @@ class Machine:
     handled: int = 0
     """Events its cores have taken so far."""
     disk: toy.State = field(default_factory=toy.initial)
+    core: StepCore = field(init=False, compare=False)
     chain: Chain = field(init=False)
     """What it trains, as far as it knows; on its disk too."""
     heard: dict[tuple[bytes, ...], Chain] = field(default_factory=dict)
@@ -171,6 +182,8 @@ class Machine:
     released: bool = False
     boots: int = 0
     mistakes: int = 0
+    missed: int = 0
+    """Audits that cores before the present one left out."""
     cheated: bool = False
     """It has sent something that it must have been refused for."""
 
@@ -183,12 +196,15 @@ class Machine:
 
     def boot(self, state: toy.State, start: bool = True, lead: bool = False) -> None:
         """Start (again) from a state, with empty memory."""
+        if hasattr(self, "core"):
+            self.missed += self.core.audits_missed
         self.boots += 1
         self.up, self.released, self.finished, self.failed = True, False, None, None
         self.paused_until, self.no_data = 0.0, False
         self.state = state
         self.previous: toy.State | None = None
-        self.lanes = Lane(), Lane()
+        self.lent: dict[int, toy.State] = {}
+        self.lanes = Lane(), Lane(), Lane()
         world = self.world
         self.core = self.core_class(
             Setup(
@@ -208,6 +224,7 @@ class Machine:
                 applied=state.step,
                 stopped=self.chain.stopped,
                 excluded=self.chain.excluded,
+                audit=lambda: world.random.random() < world.audit,
                 limits=SMALL,
             )
         )
@@ -246,7 +263,7 @@ class Machine:
             branch = chain.branch(old)
             self.feed(ev.Redirected(chain.tag, chain.last_step, chain.stopped, branch, here))
             return
-        kept = (self.state, self.previous, self.disk)
+        kept = (self.state, self.previous, self.disk, *self.lent.values())
         committed = [state for state in kept if state is not None and state.step <= core.committed]
         usable = [state for state in committed if self._usable(state, chain.limit(old))]
         self.boot(max(usable, key=lambda state: state.step, default=toy.initial()), lead=here)
@@ -261,7 +278,7 @@ class Machine:
         self.up = False
         self.heard.clear()
         self.boots += 1  # whatever still waits for the old process finds another one
-        self.lanes = Lane(), Lane()
+        self.lanes = Lane(), Lane(), Lane()
 
     def freeze(self, until: float, jump: float | None = None) -> None:
         """Stand still until then (world time). Its clock stands still too, as that of a suspended
@@ -325,7 +342,7 @@ class Machine:
                 if changed is not None:
                     self.world.transmit(self, changed)
             case ef.CancelCompute(step, slots):
-                lane = self.lanes[1]
+                lane = self.lanes[OWN]
                 unwanted = ef.Compute(step, slots)
                 if lane.running == unwanted:
                     lane.running = None
@@ -343,10 +360,29 @@ class Machine:
             case ef.Failed():
                 self.failed = effect
                 self.world.closed(self)
+            case ef.LetGo(step):
+                self.lent.pop(step, None)
+            case ef.Rewind(step, state_hash, culprits):
+                if not set(culprits) <= set(self.chain.excluded):
+                    chain = self.chain.rewind(self.identity, step, state_hash, culprits)
+                    self.take(chain, here=True)
+            case ef.Compute():
+                self._queue(OWN, effect)
+            case ef.Audit() | ef.Diagnose():
+                self._lend(effect.step)
+                self._queue(SPARE, effect)
             case _:
-                background = isinstance(effect, ef.Compute | ef.Diagnose)
-                self.lanes[background].waiting.append(effect)
-                self._next_task()
+                self._queue(COMMON, effect)
+
+    def _queue(self, lane: int, task: Task) -> None:
+        self.lanes[lane].waiting.append(task)
+        self._next_task()
+
+    def _lend(self, step: int) -> None:
+        """Keep the state before a step, if it is here."""
+        for state in (self.state, self.previous):
+            if state is not None and state.step == step - 1:
+                self.lent.setdefault(step, state)
 
     def _tamper(self, send: ef.Send) -> ef.Send | None:
         """What a machine with these defects sends in its place; None: nothing."""
@@ -417,7 +453,7 @@ class Machine:
     def _duration(self, task: Task) -> float:
         if isinstance(task, ef.Diagnose):
             return 10.0 * self.slot_time
-        if isinstance(task, ef.Compute):
+        if isinstance(task, ef.Compute | ef.Audit):
             factor = 5.0 if task.reference else 1.0
             return self.slot_time * len(task.slots) * factor
         return 0.0 if isinstance(task, ef.Commit) else min(0.1 * self.slot_time, 0.05)
@@ -432,6 +468,7 @@ class Machine:
             ef.Commit: self._commit,
             ef.Verify: self._verify,
             ef.Diagnose: self._diagnose,
+            ef.Audit: self._audit,
             ef.Freeze: self._freeze,
             ef.Load: self._load,
             ef.Recall: self._recall,
@@ -456,6 +493,7 @@ class Machine:
             results.append(toy.gradient(state, task.step, slot))
         if self.defects.wrong_gradient_at == task.step and not task.reference:
             results = [toy.gradient(toy.initial(), 999, slot) for slot in task.slots]
+            self.cheated = True
         probe = toy.PROBE
         if self.defects.bad_probe_at and task.step >= self.defects.bad_probe_at:
             probe = b"x" * 32
@@ -528,6 +566,22 @@ class Machine:
         wrong = task.peer == self.me and defects.wrong_gradient_at == task.step
         tensor = "layers.0.q" if wrong else None
         return ev.Diagnosed(task.step, task.slot, task.peer, tensor, "product (int8)", "")
+
+    def _audit(self, task: ef.Audit) -> ev.Event:
+        state = self.lent.get(task.step)
+        if state is None:
+            return ev.Audited(task.step, task.slots, task.reference, None)
+        if any((task.step, slot) == self.world.not_finite for slot in task.slots):
+            return ev.Audited(task.step, task.slots, task.reference, ())
+        results = [toy.gradient(state, task.step, slot) for slot in task.slots]
+        payload = toy.pack(toy.add([values for _, values in results]))
+        return ev.Audited(
+            task.step,
+            task.slots,
+            task.reference,
+            tuple(evidence for evidence, _ in results),
+            digest_pieces(payload, Shard(0, 1), toy.PARAMETERS),
+        )
 
     def _freeze(self, task: ef.Freeze) -> ev.Event:
         assert self.state.step == task.step, "froze another state"

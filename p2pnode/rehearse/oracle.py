@@ -21,6 +21,8 @@ UNJUDGED = "a machine that is wrong was not judged"
 UNDECIDED = "a sound machine stopped because of two that differed nobody could tell which is right"
 TWO_ENDS = "the nodes ended with two chains: a record did not reach all in time"
 
+NOT_AUDITED = "slow machines left out audits, and wrong work was not found"
+
 
 class OracleError(AssertionError):
     """A run broke the promise; the message says how."""
@@ -42,13 +44,18 @@ def check(world: World, *, disturbed: bool = False) -> Counter[str]:
     Returns how often each excuse was needed.
     """
     excuses: Counter[str] = Counter()
+    if undetected(world):
+        if not any(m.missed + m.core.audits_missed for m in world.machines.values() if m.up):
+            raise OracleError("wrong work was audited by everybody and found by nobody")
+        excuses[NOT_AUDITED] += 1
+        return excuses
     if world.wrong_commits:
         raise OracleError(world.wrong_commits[0])
     ends = set()
     for machine in world.machines.values():
         if not machine.up:
             continue
-        if machine.defects.wrong_state:
+        if machine.defects.grave:
             excuses[UNJUDGED] += 1
         elif machine.failed is not None:
             _may_fail(world, machine, excuses)
@@ -61,6 +68,14 @@ def check(world: World, *, disturbed: bool = False) -> Counter[str]:
             raise OracleError(f"the nodes ended at steps {[step for _, step in ends]}")
         excuses[TWO_ENDS] += 1
     return excuses
+
+
+def undetected(world: World) -> bool:
+    """Whether wrong work that only an audit finds stayed in the run."""
+    return any(
+        machine.cheated and machine.defects.wrong_gradient_at and not _was_refused(world, machine)
+        for machine in world.machines.values()
+    )
 
 
 def _may_fail(world: World, machine: Machine, excuses: Counter[str]) -> None:

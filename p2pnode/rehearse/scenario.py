@@ -39,6 +39,8 @@ class Script:
     slot_times: tuple[float, ...]
     """Seconds per slot of each of the first machines; machine 0 is the host."""
     starts_after: float
+    audit: float
+    """Share of others' sets that every machine computes again."""
     faults: tuple[Fault, ...]
 
     def only(self, kept: Sequence[int]) -> Script:
@@ -76,10 +78,11 @@ def write(seed: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL) -> S
     chance = max(0.2, 1.0 / len(kinds)) if kinds else 0.0
     if Kind.WRONG in kinds and source.random() < chance:
         faults += draw(Kind.WRONG, 0.0, count, safe, steps, source)
-    calm = any(fault.wrong and fault.wrong.wrong_state for fault in faults)
+    unseen = any(fault.wrong and fault.wrong.wrong_gradient_at for fault in faults)
+    calm = any(fault.wrong and fault.wrong.grave for fault in faults)
     if calm:
-        often = [kind for kind in often if kind in MILD]
-    if Kind.MISSING in kinds and source.random() < 3 * chance:
+        often = [kind for kind in often if kind in MILD and not (unseen and kind is Kind.MISSING)]
+    if Kind.MISSING in kinds and not unseen and source.random() < 3 * chance:
         faults += draw(Kind.MISSING, 0.0, count, safe, steps, source)
     machines = count
     for _ in range(troubles if often else 0):
@@ -100,6 +103,8 @@ def write(seed: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL) -> S
         duplicates=0.01 if Kind.DUPLICATE in kinds else 0.0,
         slot_times=slot_times,
         starts_after=source.choice([0.0, 0.6, 0.6]),
+        # What only an audit finds is found for certain if everything is audited.
+        audit=1.0 if unseen else source.choice([0.0, 0.02, 0.5]),
         faults=tuple(faults),
     )
 
@@ -124,6 +129,7 @@ class Scenario:
         )
         world.bandwidth, world.delay = script.bandwidth, script.delay
         world.duplicates = script.duplicates
+        world.audit = script.audit
         first = [world.add(slot_time) for slot_time in script.slot_times]
         # A newcomer's number is in its fault; those of faults that were left out stay unused.
         newcomers = {fault.nodes[0]: fault for fault in script.faults if fault.kind is Kind.JOIN}

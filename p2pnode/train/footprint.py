@@ -33,6 +33,8 @@ class Footprint:
     """Averages of past steps, for nodes that fell behind, as far as they are in memory."""
     spooled: int
     """Bytes of them that lie on disk instead."""
+    audits: int
+    """Two older states, and a set of another node that is computed again."""
     activations: int
     """What one micro-batch keeps for its backward pass."""
     text: int
@@ -47,6 +49,7 @@ class Footprint:
             "program": self.program,
             "model and optimizer": self.states + self.frozen,
             "gradients and sums": self.gradients + self.kept,
+            "audits": self.audits,
             "activations": self.activations,
             "text": self.text,
         }
@@ -55,8 +58,9 @@ class Footprint:
         return text + (disk if self.spooled else "")
 
 
-def footprint(config: RunConfig, text_bytes: int) -> Footprint:
-    """Peak memory of one node. `text_bytes`: size of the training text."""
+def footprint(config: RunConfig, text_bytes: int, *, audits: bool = True) -> Footprint:
+    """Peak memory of one node. `text_bytes`: size of the training text; `audits`: whether it
+    computes work of others again."""
     size = layout_of(config.model).size
     state = 3 * 4 * size
     kept = LIMITS.kept_steps * 4 * size
@@ -69,6 +73,7 @@ def footprint(config: RunConfig, text_bytes: int) -> Footprint:
         gradients=(4 + 4 + 7 + 5 * 4) * size,
         kept=here,
         spooled=kept - here,
+        audits=2 * (state + 7 * size) + 4 * size if audits else 0,
         activations=config.tokens_per_slot * _per_token(config),
         # As read, as one text, and as handed to members that lack it.
         text=(3 if text_bytes <= LIMITS.shared_data_bytes else 2) * text_bytes,

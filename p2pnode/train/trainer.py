@@ -34,6 +34,7 @@ from p2pnode.train.evidence import (
     SlotEvidence,
     VerifyResult,
 )
+from p2pnode.train.finder import Difference, difference_in_apply, difference_in_slot
 from p2pnode.train.gradient import checksum, exact_sum, slot_gradient
 from p2pnode.train.layout import F32, layout_of
 from p2pnode.train.state import State
@@ -54,6 +55,14 @@ class _Pending:
     hash: bytes
     total: GradientSum
     max_abs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lent:
+    """A state that is kept beyond its commit, to be computed on later."""
+
+    state: State
+    weights: Weights
 
 
 @contextlib.contextmanager
@@ -93,6 +102,7 @@ class Trainer:
         self._pending: _Pending | None = None
         self._spare: tuple[F32, F32, F32] | None = None
         self._weights: Weights | None = None
+        self._lent: dict[int, Lent] = {}
         self._adopt(initial_state(config.at(0)))
 
     def _adopt(self, state: State) -> None:
@@ -127,7 +137,7 @@ class Trainer:
 
     @property
     def committed(self) -> State:
-        """The committed state. Its arrays are used again two commits later, unless lent."""
+        """The committed state. Its arrays are used again after the next commit, unless lent."""
         return self._committed
 
     @property
@@ -163,13 +173,17 @@ class Trainer:
                 f"slot {slot} of step {step} was asked for at step {state.step} of a run with "
                 f"{self.config.slots} slots"
             )
+        return self._slot(Lent(state, self._weights_of(state)), slot, reference)
+
+    def _slot(self, at: Lent, slot: int, reference: bool) -> tuple[SlotEvidence, GradientSum]:
+        step, w = at.state.step, at.weights
+        if reference:
+            w = Weights(self._reference_kernels(), self.config.model, at.state.weights)
         inputs, targets = self.dataset.slot(step, slot, self.config)
         with _named(f"slot {slot} of step {step}"):
-            return slot_gradient(self._weights_of(state, reference), state, slot, inputs, targets)
+            return slot_gradient(w, at.state, slot, inputs, targets)
 
-    def _weights_of(self, state: State, reference: bool) -> Weights:
-        if reference:
-            return Weights(self._reference_kernels(), self.config.model, state.weights)
+    def _weights_of(self, state: State) -> Weights:
         if state is not self._newest:
             return Weights(self.kernels, self.config.model, state.weights)
         if self._weights is None:
@@ -180,6 +194,58 @@ class Trainer:
         if self._reference is None:
             self._reference = kernels.load(reference=True)
         return self._reference
+
+    # States of earlier steps
+
+    def lend(self, step: int) -> Lent | None:
+        """Keep the state with `step` applied steps until `let_go`; None if it is not here any
+        more. Takes memory (12 bytes for each parameter) once the run has gone on."""
+        if step not in self._lent:
+            state = self._newest if self._newest.step == step else self._committed
+            if state.step != step:
+                return None
+            self._lent[step] = Lent(state, self._weights_of(state))
+        return self._lent[step]
+
+    def let_go(self, step: int) -> None:
+        """Nobody computes on the lent state any more."""
+        self._lent.pop(step, None)
+
+    def newest_lent(self, limit: int) -> State | None:
+        """Of the lent states the one with the most steps, at most `limit`."""
+        steps = [step for step in self._lent if step <= limit]
+        return self._lent[max(steps)].state if steps else None
+
+    def compute_lent(
+        self, step: int, slot: int, *, reference: bool = False
+    ) -> tuple[SlotEvidence, GradientSum]:
+        """As `compute_slot`, on a lent state. Raises TrainerError if it is not lent."""
+        if step not in self._lent or not 0 <= slot < self.config.slots:
+            raise TrainerError(f"slot {slot} of step {step} cannot be computed: it is not lent")
+        return self._slot(self._lent[step], slot, reference)
+
+    def examine_slot(self, step: int, slot: int) -> Difference | None:
+        """The first operation of a slot of a lent state in which the kernels in use differ from
+        the reference; None if none does, now. Takes many times as long as the slot."""
+        if step not in self._lent:
+            raise TrainerError(f"slot {slot} of step {step} cannot be examined: it is not lent")
+        inputs, targets = self.dataset.slot(step, slot, self.config)
+        state = self._lent[step].state
+        reference = self._reference_kernels()
+        return difference_in_slot(self.kernels, reference, state, slot, inputs, targets)
+
+    def pending_sums(self, step: int) -> tuple[GradientSum, tuple[int, ...]]:
+        """What the pending step was applied from: int32 [parameters], and the largest |q|."""
+        pending = self._pending_step(step)
+        return pending.total, pending.max_abs
+
+    def examine_pending(self, step: int) -> Difference | None:
+        """The same for the apply of the pending step."""
+        pending = self._pending_step(step)
+        base = dataclasses.replace(self._committed, config=pending.state.config)
+        return difference_in_apply(
+            self.kernels, self._reference_kernels(), base, pending.total, pending.max_abs
+        )
 
     # Reducing
 
@@ -258,17 +324,21 @@ class Trainer:
         """Make the pending step `step` the committed state; the old one is gone."""
         pending = self._pending_step(step)
         old = self._committed
-        self._spare = (old.weights, old.m, old.v)
+        self._recycle(old)
         self._committed, self._committed_hash = pending.state, pending.hash
         self._pending = None
 
     def rollback(self) -> None:
         """Forget a pending step; the committed state is the newest again."""
         if self._pending is not None:
-            dropped = self._pending.state
-            self._spare = (dropped.weights, dropped.m, dropped.v)
+            self._recycle(self._pending.state)
             self._pending = None
             self._weights = None
+
+    def _recycle(self, state: State) -> None:
+        """Write the next state over this one, unless somebody still computes on it."""
+        free = state.step not in self._lent
+        self._spare = (state.weights, state.m, state.v) if free else None
 
     def _pending_step(self, step: int) -> _Pending:
         if self._pending is None or step != self._committed.step:
@@ -300,6 +370,7 @@ class Trainer:
             )
         self.config = config
         self._spare = None
+        self._lent.clear()
         self._adopt(state)
 
     # Measuring, saving

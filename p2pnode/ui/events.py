@@ -86,6 +86,8 @@ class RunStarted(Event, frozen=True):
     tokens_per_step: int
     first_step: int
     backend: str
+    audit: float = 0.0
+    """Share of others' sets that are computed again here."""
 
 
 class Computing(Event, frozen=True):
@@ -108,6 +110,8 @@ class Step(Event, frozen=True):
     nodes: int
     rss_mb: float
     """Resident memory of this process, MB of 2^20 bytes."""
+    audited: int = 0
+    """Slots of others that were computed again here so far."""
 
 
 class HeldOut(Event, frozen=True):
@@ -136,6 +140,12 @@ class Finished(Event, frozen=True):
     loop_stalls: int
     """Stalls of the event loop over 100 ms."""
     peak_rss_mb: float
+    audited_slots: int = 0
+    """Slots of others that were computed again here,"""
+    audit_share: float = 0.0
+    """and their part of the time for slots, 0 to 1."""
+    audits_missed: int = 0
+    """Sets that were drawn but left out because this machine was too far behind."""
 
 
 AnyEvent = (
@@ -230,6 +240,7 @@ def sentence(event: Event) -> str | None:
             return (
                 f"Run {event.run}: {event.parameters:,} parameters, {event.steps} steps of "
                 f"{event.slots} slots{start}; {event.backend} kernels."
+                + (f" {event.audit:.3g} of others' sets is audited here." if event.audit else "")
             )
         case Step():
             return (
@@ -237,6 +248,7 @@ def sentence(event: Event) -> str | None:
                 f"norm {event.grad_norm:.3f}  {event.tokens_per_s:,.0f} tokens/s  "
                 f"{event.nodes} node{'s' if event.nodes != 1 else ''}, "
                 f"{event.slots_here} slots here"
+                + (f", {event.audited} audited so far" if event.audited else "")
             )
         case HeldOut():
             return f"step {event.step}  held-out loss {event.loss:.4f}"
@@ -250,6 +262,14 @@ def sentence(event: Event) -> str | None:
                 f"checkpoint {event.checkpoint}\n"
                 f"event loop: worst stall {event.worst_loop_stall_ms:.0f} ms, "
                 f"{event.loop_stalls} over 100 ms; peak memory {event.peak_rss_mb:.0f} MB"
+                + _audits(event)
             )
         case _:
             return None
+
+
+def _audits(event: Finished) -> str:
+    if not event.audited_slots and not event.audits_missed:
+        return ""
+    text = f"\naudits: {event.audited_slots} slots, {event.audit_share:.1%} of the time for slots"
+    return text + (f"; {event.audits_missed} sets left out" if event.audits_missed else "")

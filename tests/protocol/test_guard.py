@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ TERM = next_term(0, 0, 1)
 class Bench:
     """A core that leads a roster of three, at step 1 of 8 with 6 slots."""
 
-    def __init__(self, me: bytes = ME) -> None:
+    def __init__(self, me: bytes = ME, audit: Callable[[], bool] = lambda: False) -> None:
         self.now = 0.0
         self.all: list[ef.Effect] = []
         self.core = StepCore(
@@ -46,6 +47,7 @@ class Bench:
                 secret=b"secret",
                 sign=lambda digest: sign(me, digest),
                 signed=lambda peer, digest, signature: signature == sign(peer, digest),
+                audit=audit,
             )
         )
         self.seq = 0
@@ -92,6 +94,7 @@ class Bench:
             "verified": 0,
             "checked": 0,
             "claim": None,
+            "auditing": 0,
             "leaving": False,
         }
         return self.tell(peer, m.Status(**(fields | changes)))

@@ -43,6 +43,7 @@ STATUS = m.Status(
     verified=0,
     checked=8,
     claim=m.Claim(10, 3),
+    auditing=1,
     leaving=False,
 )
 PLAN = m.Plan(
@@ -69,6 +70,15 @@ EXAMPLES: list[tuple[m.Message, bytes]] = [
     (m.Want(RUN, 1, (3,), (SHARD,)), b""),
     (m.Accuse(RUN, PEER, 1, -1, "probe"), b""),
     (m.Confess(RUN, 1, -1, "embed", "Adam, weights"), b""),
+    (
+        m.Wrong(
+            RUN,
+            m.Pledge(RUN, PEER, 1, HASH, (3,), b"", (EVIDENCE,), (HASH,) * m.PIECES, HASH),
+            3,
+            None,
+        ),
+        b"",
+    ),
     (m.BlobWant(RUN, HASH, -1), b""),
     (m.BlobIndex(RUN, HASH, 1), HASH),
     (m.BlobPart(RUN, HASH, 0), b"x"),

@@ -70,7 +70,14 @@ def test_of_a_large_model_most_averages_lie_on_disk(monkeypatch: pytest.MonkeyPa
 def test_words() -> None:
     assert megabytes(270_400_000) == "270 MB"
     assert megabytes(2_240_000_000) == "2.2 GB"
-    need = Footprint(220 * MIB, 24, 12, 27, 32, 0, 5, 10_000_000)
+    need = Footprint(220 * MIB, 24, 12, 27, 32, 0, 6, 5, 10_000_000)
     assert str(need).startswith("program 231 MB, model and optimizer 0 MB")
     assert str(need).endswith("text 10 MB")
     assert module.PROGRAM == 220 * MIB
+
+
+def test_without_audits_no_older_states_are_kept() -> None:
+    config = run_config("nano")
+    assert footprint(config, 0, audits=False).audits == 0
+    parameters = layout_of(config.model).size
+    assert footprint(config, 0).audits >= 2 * 12 * parameters
