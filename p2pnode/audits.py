@@ -3,7 +3,7 @@
 An audit of the current step waits until this node has no slots of its own to compute. Once the step
 is applied it takes turns with them, so that no state is kept for long.
 
-May import: jobs, worker, protocol.
+May import: jobs, worker, train, protocol.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from p2pnode.jobs import Jobs, PartialSet
 from p2pnode.protocol import effects, events
+from p2pnode.train.trainer import Lent
 from p2pnode.worker import Urgency, Worker
 
 
@@ -47,9 +48,10 @@ class Audits:
         answer: Callable[[events.Event], None],
         step: Callable[[], int],
         busy: Callable[[], bool],
+        say: Callable[[str], object],
     ) -> None:
         """`spawn` runs a task, `answer` takes results, `step` tells how many are applied, `busy`
-        whether there are own slots to compute."""
+        whether there are own slots to compute; `say` tells the owner what came too late."""
         self._jobs = jobs
         self._worker = worker
         self._spawn = spawn
@@ -58,7 +60,9 @@ class Audits:
         self._busy = busy
         self._woken = asyncio.Event()
         self._sets: deque[PartialSet] = deque()
-        self._running = False
+        self._diagnoses: set[asyncio.Task[None]] = set()
+        self._say = say
+        self._running = self._closed = False
         self.cost = Cost()
 
     def begin(self, effect: effects.Audit) -> None:
@@ -75,13 +79,20 @@ class Audits:
         done.add_done_callback(_retrieve)
 
     def diagnose(self, effect: effects.Diagnose) -> None:
-        """Takes as long as many slots, and is rare."""
+        """Takes as long as many slots, and is rare. It goes on when the session is closed, as it
+        is if the run goes back: what it finds is wanted all the more then."""
         lent = self._worker.submit(Urgency.EXCHANGE, self._jobs.lend, effect.step)
-        lent.add_done_callback(_retrieve)
-        self._spawn(self._diagnose(effect))
+        task = asyncio.get_running_loop().create_task(self._diagnose(effect, lent))
+        self._diagnoses.add(task)
+        task.add_done_callback(self._diagnoses.discard)
 
-    async def _diagnose(self, effect: effects.Diagnose) -> None:
-        self._answer(await self._worker.submit(Urgency.COMPUTE, self._jobs.diagnose, effect))
+    async def _diagnose(self, effect: effects.Diagnose, lent: asyncio.Future[Lent | None]) -> None:
+        job = self._worker.submit(Urgency.COMPUTE, self._jobs.diagnose, effect, await lent)
+        event = await job
+        if self._closed:
+            self._say(event.saved)
+        else:
+            self._answer(event)
 
     async def _run(self) -> None:
         while self._sets:
@@ -118,6 +129,7 @@ class Audits:
         return event
 
     def close(self) -> None:
+        self._closed = True
         self._sets.clear()
 
 

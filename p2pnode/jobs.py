@@ -29,7 +29,7 @@ from p2pnode.train.evidence import SlotEvidence as Stated
 from p2pnode.train.gradient import checksum
 from p2pnode.train.partial import PartialFile
 from p2pnode.train.spool import spool
-from p2pnode.train.trainer import Trainer, TrainerError
+from p2pnode.train.trainer import Lent, Trainer, TrainerError
 
 PASSING = "not found again: a passing fault of memory or processor"
 
@@ -190,9 +190,9 @@ class Jobs:
 
     # Others' work, and disputes about it
 
-    def lend(self, step: int) -> bool:
-        """Keep the state that this step starts from; False if it is not here any more."""
-        return self._trainer.lend(step - 1) is not None
+    def lend(self, step: int) -> Lent | None:
+        """Keep the state that this step starts from; None if it is not here any more."""
+        return self._trainer.lend(step - 1)
 
     def let_go(self, step: int) -> None:
         """That state is not needed any more."""
@@ -221,18 +221,13 @@ class Jobs:
             self._pieces(partial),
         )
 
-    def diagnose(self, effect: effects.Diagnose) -> events.Diagnosed:
-        """Find the operation of a disputed slot, on the state that was lent for the step, and save
-        a bundle."""
+    def diagnose(self, effect: effects.Diagnose, lent: Lent | None) -> events.Diagnosed:
+        """Find the operation of a disputed slot, on the state that was lent for it, and save a
+        bundle. The run may have gone back or on meanwhile."""
         trainer, step = self._trainer, effect.step - 1
-        lent = trainer.lend(step)
         if lent is None:
             return events.Diagnosed(effect.step, effect.slot, effect.peer, None, "", "")
-        try:
-            truth = trainer.compute_lent(step, effect.slot, reference=True)[0]
-        except NonFiniteError:
-            truth = None
-        found = trainer.examine_slot(step, effect.slot)
+        truth, found = trainer.examine_slot(lent, effect.slot)
         said = effect.said
         saved = self._save(
             self._bundles.slot,

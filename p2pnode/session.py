@@ -109,6 +109,7 @@ class Session:
             self.handle,
             step=lambda: self.core.applied,
             busy=lambda: self._computing is not None,
+            say=lambda text: self._show(Warn(text=text)),
         )
 
     @property

@@ -529,9 +529,10 @@ def test_a_slot_that_is_not_finite_has_no_evidence(
 def test_a_diagnosis_names_the_operation_and_saves_a_bundle(bench: Bench) -> None:
     bench.trainer.kernels = spoilt("rope")
     said = bench.compute(1, (2,)).evidence[0]
-    assert bench.jobs.lend(1)
+    lent = bench.jobs.lend(1)
     bench.advance(1)
-    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said))
+    bench.trainer.restart(bench.trainer.config, None)  # the run went back meanwhile
+    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said), lent)
     assert (found.tensor, found.operation) == ("layers.0", "rotary embedding")
     (path,) = bench.bundles()
     assert str(path) in found.saved
@@ -545,7 +546,7 @@ def test_a_diagnosis_names_the_operation_and_saves_a_bundle(bench: Bench) -> Non
 
 def test_a_diagnosis_of_sound_kernels_finds_nothing_but_keeps_the_evidence(bench: Bench) -> None:
     said = bench.compute(1, (2,)).evidence[0]
-    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said))
+    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said), bench.jobs.lend(1))
     assert found.tensor is None
     assert len(bench.bundles()) == 1
 
@@ -553,7 +554,7 @@ def test_a_diagnosis_of_sound_kernels_finds_nothing_but_keeps_the_evidence(bench
 def test_a_diagnosis_without_its_state_finds_nothing(bench: Bench) -> None:
     bench.advance(1)
     bench.advance(2)
-    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, None))
+    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, None), bench.jobs.lend(1))
     assert (found.tensor, found.saved) == (None, "")
 
 
@@ -562,5 +563,5 @@ def test_a_bundle_that_cannot_be_written_does_not_end_the_run(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
     said = bench.compute(1, (2,)).evidence[0]
-    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said))
+    found = bench.jobs.diagnose(effects.Diagnose(1, 2, b"p" * 32, said), bench.jobs.lend(1))
     assert "No bundle was saved" in found.saved

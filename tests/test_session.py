@@ -130,9 +130,9 @@ class FakeJobs:
             return None
         return events.Audited(partial.effect.step, partial.effect.slots, False, ())
 
-    def diagnose(self, effect: Any) -> Any:
+    def diagnose(self, effect: Any, lent: Any) -> Any:
         self._note(f"diagnose {effect.slot}")
-        return events.Diagnosed(effect.step, effect.slot, effect.peer, None, "", "")
+        return events.Diagnosed(effect.step, effect.slot, effect.peer, None, "", "It is in x.")
 
     def commit(self, effect: Any) -> CommitResult:
         self._note(f"commit {effect.step}")
@@ -639,6 +639,14 @@ async def test_a_diagnosis_keeps_its_state_and_is_answered(stage: Stage) -> None
     await until(lambda: any(isinstance(e, events.Diagnosed) for e in stage.core.heard))
     stage.do(effects.LetGo(1))
     await until(lambda: "let go 1" in stage.jobs.ran)
+
+
+async def test_a_diagnosis_outlives_its_session(stage: Stage) -> None:
+    stage.jobs.hold.clear()
+    stage.do(effects.Diagnose(1, 3, PEER, None))
+    stage.session.close()
+    stage.jobs.hold.set()
+    await until(lambda: ui.Warn(text="It is in x.") in stage.shown)
 
 
 async def test_the_node_is_told_to_rewind_after_all_other_effects(stage: Stage) -> None:

@@ -224,15 +224,19 @@ class Trainer:
             raise TrainerError(f"slot {slot} of step {step} cannot be computed: it is not lent")
         return self._slot(self._lent[step], slot, reference)
 
-    def examine_slot(self, step: int, slot: int) -> Difference | None:
-        """The first operation of a slot of a lent state in which the kernels in use differ from
-        the reference; None if none does, now. Takes many times as long as the slot."""
-        if step not in self._lent:
-            raise TrainerError(f"slot {slot} of step {step} cannot be examined: it is not lent")
-        inputs, targets = self.dataset.slot(step, slot, self.config)
-        state = self._lent[step].state
+    def examine_slot(self, lent: Lent, slot: int) -> tuple[SlotEvidence | None, Difference | None]:
+        """What the reference kernels give for a slot of a state that was lent (None: it is not
+        finite), and the first operation in which the kernels in use differ from them (None: in
+        none, now). Takes many times as long as the slot."""
+        state = lent.state
+        inputs, targets = self.dataset.slot(state.step, slot, self.config)
+        try:
+            truth = self._slot(lent, slot, reference=True)[0]
+        except NonFiniteError:
+            truth = None
         reference = self._reference_kernels()
-        return difference_in_slot(self.kernels, reference, state, slot, inputs, targets)
+        found = difference_in_slot(self.kernels, reference, state, slot, inputs, targets)
+        return truth, found
 
     def pending_sums(self, step: int) -> tuple[GradientSum, tuple[int, ...]]:
         """What the pending step was applied from: int32 [parameters], and the largest |q|."""
