@@ -1,7 +1,7 @@
 """Admission: who may take part in a room. Sans-IO; one `Admission` per node.
 
-May import: errors, admit_effects, admit_messages, box, envelope, identity, post, roster,
-roster_rules, text, waiting_list, and `signaling.messages`.
+May import: errors, admit_effects, admit_messages, envelope, identity, post, room_secret, roster,
+roster_rules, succession, text, waiting_list, and `signaling.messages`.
 
 The node feeds it what the signaling server says (`on_view`, `on_relayed`), what its user decides
 (`approve`, `refuse`, `later`, `kick`) and the time (`on_tick`), and carries out the effects that
@@ -9,7 +9,8 @@ each call returns. Everything that peers say to each other through the server pa
 only roster members reach the mesh.
 
 The server is believed in one thing only, and only by a newcomer: which peer to ask for admission.
-Afterwards the host's key is fixed, and rosters count by its signature and their epoch.
+Afterwards the host's key is fixed, and rosters count by its signature and their epoch; while it is
+lost, by those of the member that stands in for it (see `roster_rules`, `succession`).
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ from p2pnode.protocol.admit_messages import (
     decode_knock,
     encode,
 )
-from p2pnode.protocol.box import seal, unseal
 from p2pnode.protocol.envelope import Opened, Random
 from p2pnode.protocol.identity import Identity, PeerId, short_id
 from p2pnode.protocol.post import Post
-from p2pnode.protocol.roster import Member, Roster, open_roster, sign_roster
+from p2pnode.protocol.room_secret import RoomSecret
+from p2pnode.protocol.roster import Member, Roster, open_roster
 from p2pnode.protocol.roster_rules import BELIEVED_EPOCH, Verdict, judge
 from p2pnode.protocol.succession import TAKEOVER, Succession
 from p2pnode.protocol.text import clean
@@ -84,8 +85,6 @@ _ACTING = (
     "order in which the members joined, decides: you are asked about newcomers, and can remove a "
     "machine, change the settings or stop the run."
 )
-_SECRET, _ROSTER = b"room secret", b"roster"
-"""What a box is for."""
 _REMOVED = "The host removed this node from the room."
 
 
@@ -114,10 +113,8 @@ class Admission:
         `nearby`: as host, let those without the code knock too. `secret` None: knock like that."""
         self._me = identity
         self._room = room
-        self._random = random
         self._post = Post(identity, room, secret, random)
-        self._secret: bytes | None = None
-        """The room's present one."""
+        self._secret = RoomSecret(identity, room, random)
         self._name = clean(name)
         self._approve = approve
         self._known_devices = set(known)
@@ -392,7 +389,7 @@ class Admission:
         if opened.kind == ROSTER:
             if self._is_unsure_of(sender):
                 return []
-            return self._take_roster(self._unseal_roster(opened.body), sender)
+            return self._take_roster(self._secret.unseal_roster(opened.body), sender)
         if member is None or roster is None:
             raise PeerError(
                 f"{short_id(sender)} is no member; its {clean(opened.kind)} was ignored."
@@ -410,10 +407,12 @@ class Admission:
         if self._list.is_dismissed(peer) or peer in self._blocked:
             return self._dismiss(peer, "")
         member = Member(opened.key, knock.relay_key, clean(knock.name))
-        self._sealed(member, roster)  # raises PeerError for a key that nothing can be sealed to
+        self._secret.seal_roster(member, roster)  # PeerError: its relay key is none
         known = roster.member(peer)
         if known is not None and known.relay_key == member.relay_key:
-            return [self._decide(peer, Decision("yes", roster=self._sealed(known, roster)))]
+            return [
+                self._decide(peer, Decision("yes", roster=self._secret.seal_roster(known, roster)))
+            ]
         if self._list.is_full_for(peer):
             return [self._decide(peer, Decision("later", "full"))]
         has_place = known is not None or len(roster.members) < MAX_MEMBERS
@@ -433,7 +432,7 @@ class Admission:
                 return []  # asked for again once the owner has compared the words
             if self._post.secret is None and sender == host and len(decision.secret) == 32:
                 self._post.secret = decision.secret
-            return self._take_roster(self._unseal_roster(decision.roster), sender)
+            return self._take_roster(self._secret.unseal_roster(decision.roster), sender)
         if decision.verdict == "later":
             why = "The room is full" if decision.reason == "full" else "The host has seen you"
             return [Note(f"{why}; waiting for the host's decision.")]
@@ -467,36 +466,34 @@ class Admission:
     def _recover(self, earlier: Roster) -> list[Effect]:
         """A restarted host got its roster back: all of it and whom it has let in since."""
         self._recover_at = None
-        since = self.roster.members if self.roster is not None else ()
-        known = set(earlier.ids)
-        members = [*earlier.members, *(member for member in since if member.id not in known)]
-        kept = tuple(
-            member
-            for member in members
-            if not self._list.is_dismissed(member.id) and member.id not in self._blocked
-        )
-        view = self._view
+        view, since = self._view, self.roster.members if self.roster is not None else ()
         shown = view.epoch if view is not None and self._has_lost_epochs(view) else 0
-        self._secret = None  # there were two; a third one is known to nobody who was put out
-        removed = earlier.removed
-        return self._new_epoch(kept[:MAX_MEMBERS], max(earlier.epoch, shown) + 1, removed)
+        members = (*earlier.members, *since)
+        return self._go_on_with(members, max(earlier.epoch, shown) + 1, earlier.removed)
 
     def _merge(self, other: Roster) -> list[Effect]:
         """Somebody stood in for this node: go on with whom it let in, without whom either put
         out."""
         mine = self.roster
         assert mine is not None  # or there is nothing to merge with
-        members = dict.fromkeys((*mine.members, *other.members))
-        known = {member.id: member for member in reversed(members)}
-        out = {*mine.removed, *other.removed, *self._blocked}
-        kept = tuple(
-            known[peer]
-            for peer in dict.fromkeys(member.id for member in members)
-            if peer not in out and not self._list.is_dismissed(peer)
-        )
-        self._secret = None  # of two; and who was put out on either side knows one
-        epoch = max(mine.epoch, other.epoch) + 1
-        return self._new_epoch(kept[:MAX_MEMBERS], epoch, other.removed)
+        out = (*mine.removed, *other.removed)
+        members = tuple(m for m in (*mine.members, *other.members) if m.id not in out)
+        return self._go_on_with(members, max(mine.epoch, other.epoch) + 1, out)
+
+    def _go_on_with(
+        self, members: tuple[Member, ...], epoch: int, out: tuple[PeerId, ...]
+    ) -> list[Effect]:
+        """A roster after two of one room: each member once, and none that was turned away."""
+        kept = {
+            member.id: member
+            for member in reversed(members)
+            if not self._list.is_dismissed(member.id)
+            and member.id not in self._blocked
+            and self._secret.can_have(member)
+        }
+        self._secret.forget()  # there were two; who was put out of either knows one
+        order = (peer for peer in dict.fromkeys(m.id for m in members) if peer in kept)
+        return self._new_epoch(tuple(kept[peer] for peer in order)[:MAX_MEMBERS], epoch, out)
 
     def _leave(self, error: P2PNodeError) -> list[Effect]:
         self.refused = True
@@ -507,25 +504,15 @@ class Admission:
         return Member(self._me.key, self._me.relay_key, self._name)
 
     def _new_epoch(
-        self, members: tuple[Member, ...], epoch: int, earlier: tuple[PeerId, ...] = ()
+        self, members: tuple[Member, ...], epoch: int, out: tuple[PeerId, ...] = ()
     ) -> list[Effect]:
         """Sign a roster and hand it out. When somebody is put out the room gets a new secret,
         which that one is not told."""
         old = self.roster
         before = old.ids if old else ()
-        ids = {member.id for member in members}
-        gone = tuple(peer for peer in before if peer not in ids)
-        if gone or self._secret is None:
-            self._secret = self._random(32)
-            self._post.move_inside(self._secret)
-        boxes = tuple(
-            seal(member.relay_key, self._secret, _SECRET + self._room, self._random)
-            for member in members
-        )
-        once = dict.fromkeys((*earlier, *(old.removed if old is not None else ()), *gone))
-        removed = tuple(peer for peer in once if peer not in ids)
-        new = sign_roster(self._me, self._room, epoch, members, removed, boxes)
-        self.roster = new
+        new = self.roster = self._secret.sign(old, members, epoch, out)
+        self._enter_inside()
+        gone = tuple(peer for peer in before if peer not in new.ids)
         effects: list[Effect] = [
             RosterChanged(new, gone),
             Publish(new.signed),
@@ -534,35 +521,27 @@ class Admission:
             if member.id == self._me.peer_id:
                 continue
             if member.id not in before:
-                decision = Decision("yes", roster=self._sealed(member, new))
+                decision = Decision("yes", roster=self._secret.seal_roster(member, new))
                 effects.append(self._decide(member.id, decision))
             elif self._view is not None and member.id in self._view.members:
                 effects += self._give_roster(member, new)
         return effects
 
     def _give_roster(self, member: Member, roster: Roster) -> list[Effect]:
-        return self._post.send(member.id, ROSTER, self._sealed(member, roster))
-
-    def _sealed(self, member: Member, roster: Roster) -> bytes:
-        return seal(member.relay_key, roster.encode(), _ROSTER + self._room, self._random)
-
-    def _unseal_roster(self, box: bytes) -> Roster:
-        """Raises PeerError."""
-        encoded = unseal(self._me.relay_private_key, box, _ROSTER + self._room)
-        return open_roster(encoded, self._room)
+        return self._post.send(member.id, ROSTER, self._secret.seal_roster(member, roster))
 
     def _move_inside(self, roster: Roster) -> list[Effect]:
         """Take up the room's present secret. A host that sealed nonsense is told of."""
-        if not roster.boxes:
-            return []
-        box = roster.boxes[roster.ids.index(self._me.peer_id)]
         try:
-            secret = unseal(self._me.relay_private_key, box, _SECRET + self._room)
+            self._secret.take(roster)
         except PeerError as error:
             return [Note(str(error))]
-        self._secret = secret
-        self._post.move_inside(secret)
+        self._enter_inside()
         return []
+
+    def _enter_inside(self) -> None:
+        if self._secret.current is not None:
+            self._post.move_inside(self._secret.current)
 
     def _let_in(self, member: Member, roster: Roster) -> list[Effect]:
         others = tuple(other for other in roster.members if other.id != member.id)

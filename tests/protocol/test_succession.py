@@ -169,6 +169,16 @@ def test_two_that_stood_in_on_two_sides_become_one(world):
         assert secret_of(node) == secret_of(one)
 
 
+def test_whom_nothing_can_be_sealed_to_is_not_taken_over(world):
+    """Who stood in names a member that would keep every later roster from being signed."""
+    host, one = world.room_of(Node("host"), Node("one"))
+    ghost = Member(Node("ghost").identity.key, bytes(32), "ghost")
+    fake = sign_roster(one.identity, ROOM, 50, (member_of(host), member_of(one), ghost))
+    world.carry_out(host, host.admission.on_roster(fake.encode()))
+    assert host.admission.roster.ids == (host.id, one.id)
+    assert host.admission.roster.epoch == 51
+
+
 def test_a_member_cannot_take_over_while_the_host_is_there(world):
     host, one, mallory = world.room_of(Node("host"), Node("one"), Node("mallory"))
     for members in (
