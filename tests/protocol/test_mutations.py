@@ -135,13 +135,12 @@ def nobody_holds_a_state_still(patch: Patch) -> None:
 
 
 def absent_probe_is_taken(patch: Patch) -> None:
-    contribution = Guard.contribution
+    weigh = Guard._weigh
 
-    def mutant(self: Guard, peer: bytes, message: Any, payload: Any) -> None:
-        message = structs.replace(message, probe=self._board.setup.probe)
-        contribution(self, peer, message, payload)
+    def mutant(self: Guard, pledge: Any) -> None:
+        weigh(self, structs.replace(pledge, probe=self._board.setup.probe))
 
-    patch.setattr(Guard, "contribution", mutant)
+    patch.setattr(Guard, "_weigh", mutant)
 
 
 def claims_are_believed(patch: Patch) -> None:
@@ -166,7 +165,7 @@ def everybody_is_waited_for_for_ever(patch: Patch) -> None:
 
 
 def nobody_adds_again(patch: Patch) -> None:
-    def mutant(self: Recount, step: int, sums: Any, reason: str) -> None:
+    def mutant(self: Recount, step: int, *_: Any) -> None:
         self._shelf.forget_sums(step)
 
     patch.setattr(Recount, "refused", mutant)
@@ -251,7 +250,6 @@ MUTANTS: list[Callable[[Patch], None]] = [
     sums_lack_the_last_set,
     kept_sums_are_promised_but_gone,
     joiner_gets_no_moments,
-    absent_probe_is_taken,
     claims_are_believed,
     nothing_is_relayed,
     silence_is_not_noticed,
@@ -265,6 +263,10 @@ DIRECTED: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
     (dead_peers_stay_in_the_last_roster, directed.test_who_dies_on_the_last_step_is_not_waited_for),
     (new_leader_keeps_the_old_term, directed.test_two_leaders_of_one_round_the_earlier_wins),
     (two_leaders_never_step_down, directed.test_partition_goes_on_on_both_sides_and_heals),
+    (
+        absent_probe_is_taken,
+        lambda: sick.test_work_without_a_probe_is_refused_and_its_sender_gets_no_more(1),
+    ),
     (
         bytes_are_not_compared_with_their_pledge,
         lambda: sick.test_a_contribution_of_other_bytes_than_pledged_names_its_worker(3, 0),
