@@ -28,6 +28,8 @@ CONTROL, BULK = 0, 1
 OPEN_SECONDS = 30.0
 HOST = "127.0.0.1"
 
+POLICY = IcePolicy(mode=IceMode.LOOPBACK)
+
 Received = Callable[[int, bytes], None]
 """(channel, message)"""
 
@@ -87,7 +89,7 @@ class WebRtc(Stack):
         self._open = asyncio.Event()
         self._channels = [self._channel(i) for i in (CONTROL, BULK)]
         if kind != "native":
-            IcePolicy(mode=IceMode.LOOPBACK).attach(self._peer)
+            POLICY.attach(self._peer)
         if isinstance(self._peer.sctp, FastSctpTransport):
             self._peer.sctp.prefer(CONTROL)
 

@@ -50,11 +50,12 @@ class DatagramSocket:
         self._joins = self._cuts and self._option(SOL_UDP, UDP_GRO, 1)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             self._option(socket.SOL_SOCKET, option, BUFFER_BYTES)
-        if sys.platform == "linux":  # a probe for larger packets must not pass in fragments
-            if sock.family == socket.AF_INET:
-                self._option(socket.IPPROTO_IP, IP_MTU_DISCOVER, DO_NOT_FRAGMENT)
-            else:
-                self._option(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, DO_NOT_FRAGMENT)
+        self.whole = sys.platform == "linux" and (
+            self._option(socket.IPPROTO_IP, IP_MTU_DISCOVER, DO_NOT_FRAGMENT)
+            if sock.family == socket.AF_INET
+            else self._option(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, DO_NOT_FRAGMENT)
+        )
+        """No datagram of ours is fragmented: one that is too long for the path does not arrive."""
 
     def read(self) -> tuple[memoryview, int, Address] | None:
         """(datagrams, length of each but perhaps the last, sender), or None: nothing waits.

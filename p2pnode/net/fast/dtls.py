@@ -86,6 +86,14 @@ class FastDtlsTransport(RTCDtlsTransport):
         else:
             self.send_packets([data])
 
+    def sends_whole(self) -> bool:
+        """What is too long for the path does not arrive, so probing for larger packets tells
+        something. Not so where IP may cut datagrams into fragments."""
+        if self._records is None or 1 not in self._ice._nominated:
+            return False
+        sock = self._sockets.get(self._ice._nominated[1].protocol)
+        return sock is not None and sock.whole
+
     def send_packets(self, packets: Sequence[bytes]) -> None:
         """Send SCTP packets; those that cannot leave are lost, as on the way."""
         if self._records is None or self._state is not rtcdtlstransport.State.CONNECTED:

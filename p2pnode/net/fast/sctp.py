@@ -238,7 +238,8 @@ class FastSctpTransport(RTCSctpTransport):
     def _set_state(self, state: RTCSctpTransport.State) -> None:
         begins = state is self.State.ESTABLISHED is not self._association_state
         super()._set_state(state)
-        if begins:
+        transport = self.transport
+        if begins and isinstance(transport, FastDtlsTransport) and transport.sends_whole():
             self._leave(self._probing.probes(self._association.address))
         elif state is self.State.CLOSED:
             for handle in (self._timer, self._flushing):

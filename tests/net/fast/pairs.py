@@ -41,12 +41,17 @@ class Portable(Small):
     dtls_class = PortableDtls
 
 
+class Fragmented(FastPeerConnection):
+    dtls_class = PortableDtls
+
+
 KINDS = {
     "stock": RTCPeerConnection,
     "fast": FastPeerConnection,
     "small": Small,
     "plain": Plain,
     "portable": Portable,
+    "fragmented": Fragmented,
 }
 
 
