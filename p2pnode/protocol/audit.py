@@ -80,7 +80,8 @@ class Auditor:
                 self._seen.add(key)
                 if self._guard.trusted(pledge.peer) and board.setup.audit():
                     self._begin(pledge)
-        board.auditing = len(self._open)
+        # Who has not yet heard of wrong work must not end the run meanwhile.
+        board.auditing = len(self._open) + len(self._wrong)
         board.wronged = bool(self._wrong)
         self._tell()
 

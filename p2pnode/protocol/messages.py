@@ -212,7 +212,8 @@ class Status(_Message, frozen=True, tag=1):
     a later step says nothing yet."""
     claim: Claim | None
     auditing: Count
-    """Sets of others that the sender computes again; the run does not end before."""
+    """Sets of others that the sender computes again, or has found wrong and that no record has
+    taken back; the run does not end before."""
     leaving: bool
 
     def holds(self, step: int) -> tuple[Slots, ...]:
