@@ -75,8 +75,8 @@ def test_altered_frames_never_become_another_message(
                 frame = frame[:place] + bytes([frame[place] ^ 1]) + frame[place + 1 :]
             pair.a.link.received(channel, frame)
         pair.run()
-    got = [message for _, message in pair.a.messages]
-    assert got == messages[: len(got)] or pair.a.broken is not None
+    sent = iter(messages)  # one whose run tag was altered is of another run, and left out
+    assert all(message in sent for _, message in pair.a.messages), "in order, and unchanged"
 
 
 BODIES = st.one_of(

@@ -46,6 +46,7 @@ def flooded() -> StepCore:
             boot=1,
             probe=toy.PROBE,
             members=(ME, PEER, THIRD),
+            secret=b"secret",
             sign=lambda digest: digest,
             signed=lambda peer, digest, signature: True,
         )
@@ -88,6 +89,8 @@ def some(info: inspect.Type, chance: random.Random, name: str = "") -> Any:
                 else chance.randint(least, max(least, min(most, 8)))
             )
             return [some(info.item_type, chance, name) for _ in range(count)]
+        case inspect.TupleType():
+            return [some(kind, chance, name) for kind in info.item_types]
         case inspect.StructType():
             tag = [] if info.tag is None else [info.tag]
             fields = [some(field.type, chance, field.name) for field in info.fields]
