@@ -157,9 +157,11 @@ def _float_left(layout: str, form: Form) -> Iterator[Any]:
         out = np.full((60, 18), np.float32(7))
         form(x, b, out)
         yield out
-    full = np.full((514, 49) if layout == "linear_dw" else (49, 514), np.float32(-3))
-    _, b = _operands(layout, 49, 3, 514)
-    yield form(full, _full(b, 1))
+    _, b = _operands(layout, 49, 3, 513)
+    full = np.full((49, 513), np.float32(-2047))
+    for last in (-2047, 1024, 1025):  # 512 * 2,047 + 1,024 is the most that int32 always holds
+        full[:, -1] = np.float32(last)
+        yield form(np.ascontiguousarray(full.T) if layout == "linear_dw" else full, _full(b, -1))
     for place in (0, -1):
         bad = x.copy()
         bad.reshape(-1)[place] = np.float32(np.nan)

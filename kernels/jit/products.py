@@ -14,9 +14,9 @@ import numpy as np
 
 from .. import constants as c
 from ..errors import NonFiniteInputError
-from ..types import F32, F64, I32, INT8_LIMIT, Ints, Quantised
+from ..types import F32, F64, I32, INT8_LIMIT, INT12_LIMIT, Ints, Quantised
 from ..workspace import empty
-from .compile import kernel, routine
+from .compile import helper, kernel, routine
 from .pack import (
     bytes_of,
     left_cols,
@@ -38,6 +38,13 @@ INT8_FLUSH = (c.INT8_MAX_INNER + 1) // 2
 """Words of int8 values (as int16 pairs or quads) that int32 can sum."""
 INT12_FLUSH = c.INT12_FLUSH // 2
 """Words of pairs of 12-bit values that int32 can sum."""
+_SMALL = (2**31 - 1) // INT12_LIMIT
+"""A row of 12-bit values whose magnitudes add up to no more can be summed in int32 whole, whatever
+it meets on the right. Gradients are like that: few values are near a row's largest."""
+_SMALL_ROW = 1 << 20
+"""Values of a row from which on that sum could itself overflow."""
+_DIRECT = 1024
+"""Words of small rows in one go; longer ones in blocks, so that a panel stays in the cache."""
 _CHUNK_WORDS = 1 << 16
 """256 KiB of left operand at a time: half of a second-level cache of this age."""
 _WIDE_SUMS = 1 << 15
@@ -196,16 +203,19 @@ def _sweep_wide(
 
 @routine
 def _multiply(
-    left, row_step, step, rows, right, count, quads, flush, start, row_scale, col_scale, wide,
-    edge, out, out_from, cols,
+    left, row_step, step, rows, right, count, quads, flush, small, start, row_scale, col_scale,
+    wide, edge, out, out_from, cols,
 ):  # fmt: skip
-    """out[rows, cols] from out_from = a chunk of the left operand times the whole right one."""
+    """out[rows, cols] from out_from = a chunk of the left operand times the whole right one.
+
+    small: int32 holds every sum of the chunk, however long.
+    """
     if quads:
         _sweep_quads(
             left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out,
             out_from, cols,
         )  # fmt: skip
-    elif count <= flush:
+    elif count <= flush or (small and count <= _DIRECT):
         _sweep_words(
             left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out,
             out_from, cols,
@@ -226,8 +236,36 @@ def _product(
     for r0 in range(0, rows, chunk):
         _multiply(
             left[r0 * row_step :], row_step, step, min(rows - r0, chunk), right, count, quads,
-            flush, start, row_scale[r0:], col_scale, wide, edge, out, r0 * cols, cols,
+            flush, False, start, row_scale[r0:], col_scale, wide, edge, out, r0 * cols, cols,
         )  # fmt: skip
+
+
+@helper
+def _magnitudes(values):
+    """Sum of |values|, int16, which int32 must hold."""
+    total = np.int32(0)
+    for k in range(values.size):
+        q = np.int32(values[k])
+        total += np.int32(-q) if q < 0 else q
+    return total
+
+
+@helper
+def _largest_magnitudes(words, totals):
+    """Over the columns of words of pairs: the largest sum of magnitudes. totals: scratch."""
+    for j in range(words.shape[1]):
+        totals[j] = np.int32(0)
+    for t in range(words.shape[0]):
+        row = words[t]
+        for j in range(row.size):
+            low, high = np.int32(np.int16(row[j])), np.int32(row[j] >> np.int32(16))
+            low = np.int32(-low) if low < 0 else low
+            high = np.int32(-high) if high < 0 else high
+            totals[j] = np.int32(totals[j] + low + high)
+    largest = np.int32(0)
+    for j in range(words.shape[1]):
+        largest = totals[j] if totals[j] > largest else largest
+    return largest
 
 
 @kernel
@@ -243,6 +281,7 @@ def _rows_product(
     inner = x.shape[1]
     for c0 in range(0, x.shape[0], chunk):
         rows = min(x.shape[0] - c0, chunk)
+        small = inner < _SMALL_ROW
         for r in range(rows):
             top = row_top(x, c0 + r)
             if top >= INFINITY_BITS:
@@ -259,9 +298,11 @@ def _rows_product(
                     halves[r, k] = np.int16(round_small(x[c0 + r, k] * inverse))
                 if inner % 2:
                     halves[r, inner] = np.int16(0)
+                if count > flush:
+                    small &= _magnitudes(halves[r, :inner]) <= _SMALL
         _multiply(
-            words.reshape(-1), length, 1, rows, right, count, quads, flush, start, row_scale,
-            col_scale, wide, edge, out, c0 * cols, cols,
+            words.reshape(-1), length, 1, rows, right, count, quads, flush, small, start,
+            row_scale, col_scale, wide, edge, out, c0 * cols, cols,
         )  # fmt: skip
     return True
 
@@ -299,9 +340,12 @@ def _cols_product(
             for j in range(rows):
                 q = round_small(x[inner - 1, c0 + j] * inverse[j])
                 words[count - 1, j] = pair_word(q, np.int32(0))
+        small = False
+        if flush < count < _SMALL_ROW // 2:
+            small = _largest_magnitudes(words[:, :rows], top) <= _SMALL
         _multiply(
-            words.reshape(-1), 1, chunk, rows, right, count, False, flush, right, row_scale,
-            col_scale, wide, edge, out, c0 * cols, cols,
+            words.reshape(-1), 1, chunk, rows, right, count, False, flush, small, right,
+            row_scale, col_scale, wide, edge, out, c0 * cols, cols,
         )  # fmt: skip
     return True
 
