@@ -28,7 +28,7 @@ from .scalar import (
     order_key,
     round_small,
 )
-from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, scaled_block
+from .tile import NONE, STEP, TILE_COLS, TILE_ROWS, TILE_SIZE, WHOLE, scaled_block
 
 _LIMIT8 = np.float32(INT8_LIMIT)
 
@@ -100,9 +100,9 @@ def _attention(
             seen = i0 + height
             for j0 in range(0, seen, TILE_COLS):
                 scaled_block(
-                    queries, ((b * seq_len + i0) * heads + h) * dim_words, heads * dim_words, 1,
+                    queries, ((b * seq_len + i0) * heads + h) * dim_words, heads * dim_words, STEP,
                     height - 1, keys, group * key_size + j0 * dim_words, dim_words, INT8_FLUSH,
-                    query_scale, i0, key_scale, j0, TILE_COLS, wide, edge, scores, j0, length,
+                    query_scale, i0, key_scale, j0, WHOLE, wide, edge, scores, j0, length,
                 )  # fmt: skip
             words = (seen + 1) // 2
             for r in range(height):
@@ -119,9 +119,9 @@ def _attention(
                     halves[r, j] = np.int16(0)
             for d0 in range(0, dim, TILE_COLS):
                 scaled_block(
-                    mixed_words, 0, mixed.shape[1], 1, height - 1, values,
-                    group * value_size + d0 * seq_words, words, INT8_FLUSH, mix_scale, 0, ones, 0,
-                    min(dim - d0, TILE_COLS), wide, edge, flat,
+                    mixed_words, NONE, mixed.shape[1], STEP, height - 1, values,
+                    group * value_size + d0 * seq_words, words, INT8_FLUSH, mix_scale, NONE, ones,
+                    NONE, min(dim - d0, WHOLE), wide, edge, flat,
                     ((b * seq_len + i0) * heads + h) * dim + d0, heads * dim,
                 )  # fmt: skip
     return True

@@ -19,7 +19,7 @@ from .lanes import lane_sum, pad_lanes
 from .pack import pair_word, right_cols, right_rows, row_words, scale_of, widened
 from .products import INT8_FLUSH, INT12_FLUSH, quantise_head_cols, quantise_rows
 from .scalar import INFINITY_BITS, ZERO, magnitude, round_small
-from .tile import TILE_COLS, TILE_ROWS, scaled_block
+from .tile import NONE, STEP, TILE_COLS, TILE_ROWS, WHOLE, scaled_block
 
 _LIMIT12 = np.float32(INT12_LIMIT)
 
@@ -59,13 +59,13 @@ def _score_gradient(
         for j0 in range(0, i0 + height, TILE_COLS):
             panel = panel_from + j0 * dim_words
             scaled_block(
-                queries, strip, heads * dim_words, 1, height - 1, keys, panel, dim_words,
-                INT8_FLUSH, query_scale, i0, key_scale, j0, TILE_COLS, wide, edge, scores,
+                queries, strip, heads * dim_words, STEP, height - 1, keys, panel, dim_words,
+                INT8_FLUSH, query_scale, i0, key_scale, j0, WHOLE, wide, edge, scores,
                 i0 * length + j0, length,
             )  # fmt: skip
             scaled_block(
-                gradients, strip, heads * dim_words, 1, height - 1, values, panel, dim_words,
-                INT12_FLUSH, gradient_scale, i0, value_scale, j0, TILE_COLS, wide, edge,
+                gradients, strip, heads * dim_words, STEP, height - 1, values, panel, dim_words,
+                INT12_FLUSH, gradient_scale, i0, value_scale, j0, WHOLE, wide, edge,
                 score_gradients, j0, length,
             )  # fmt: skip
         words = (i0 + height + 1) // 2
@@ -98,9 +98,9 @@ def _score_gradient(
                 halves[r, j] = np.int16(0)
         for d0 in range(0, dim, TILE_COLS):
             scaled_block(
-                left_words, 0, left.shape[1], 1, height - 1, columns, column_from + d0 * seq_words,
-                words, INT12_FLUSH, row_scale, 0, padded, d0, min(dim - d0, TILE_COLS), wide, edge,
-                flat, ((b * seq_len + i0) * heads + h) * dim + d0, heads * dim,
+                left_words, NONE, left.shape[1], STEP, height - 1, columns,
+                column_from + d0 * seq_words, words, INT12_FLUSH, row_scale, NONE, padded, d0,
+                min(dim - d0, WHOLE), wide, edge, flat, ((b * seq_len + i0) * heads + h) * dim + d0, heads * dim,
             )  # fmt: skip
     return True
 
@@ -149,9 +149,9 @@ def _transposed_product(
         first = j0 // 2
         for d0 in range(0, dim, TILE_COLS):
             scaled_block(
-                left, first * step + j0, 1, step, height - 1, columns,
+                left, first * step + j0, STEP, step, height - 1, columns,
                 column_from + d0 * seq_words + first * TILE_COLS, seq_words - first, INT12_FLUSH,
-                scale, j0, padded, d0, min(dim - d0, TILE_COLS), wide, edge, flat,
+                scale, j0, padded, d0, min(dim - d0, WHOLE), wide, edge, flat,
                 ((b * seq_len + j0) * heads + h) * dim + d0, heads * dim,
             )  # fmt: skip
 

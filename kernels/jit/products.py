@@ -32,11 +32,11 @@ from .pack import (
 )
 from .scalar import INFINITY_BITS, magnitude, round_small
 from .target import QUADS
-from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
+from .tile import STEP, TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
 
-INT8_FLUSH = (c.INT8_MAX_INNER + 1) // 2
+INT8_FLUSH = np.int64((c.INT8_MAX_INNER + 1) // 2)
 """Words of int8 values (as int16 pairs or quads) that int32 can sum."""
-INT12_FLUSH = c.INT12_FLUSH // 2
+INT12_FLUSH = np.int64(c.INT12_FLUSH // 2)
 """Words of pairs of 12-bit values that int32 can sum."""
 _SMALL = (2**31 - 1) // INT12_LIMIT
 """A row of 12-bit values whose magnitudes add up to no more can be summed in int32 whole, whatever
@@ -229,14 +229,14 @@ def _multiply(
 
 @kernel
 def _product(
-    left, row_step, step, chunk, row_scale, right, count, quads, flush, start, col_scale, wide,
-    edge, out, rows, cols,
+    left, row_step, step, chunk, row_scale, right, count, quads, flush, small, start, col_scale,
+    wide, edge, out, rows, cols,
 ):  # fmt: skip
     """The product of an operand that is laid out already."""
     for r0 in range(0, rows, chunk):
         _multiply(
             left[r0 * row_step :], row_step, step, min(rows - r0, chunk), right, count, quads,
-            flush, False, start, row_scale[r0:], col_scale, wide, edge, out, r0 * cols, cols,
+            flush, small, start, row_scale[r0:], col_scale, wide, edge, out, r0 * cols, cols,
         )  # fmt: skip
 
 
@@ -301,7 +301,7 @@ def _rows_product(
                 if count > flush:
                     small &= _magnitudes(halves[r, :inner]) <= _SMALL
         _multiply(
-            words.reshape(-1), length, 1, rows, right, count, quads, flush, small, start,
+            words.reshape(-1), length, STEP, rows, right, count, quads, flush, small, start,
             row_scale, col_scale, wide, edge, out, c0 * cols, cols,
         )  # fmt: skip
     return True
@@ -309,8 +309,9 @@ def _rows_product(
 
 @kernel
 def _cols_product(
-    x, limit, words, top, inverse, row_scale, right, count, flush, col_scale, wide, edge, out, cols
-):  # fmt: skip
+    x, limit, words, top, inverse, row_scale, right, count, quads, flush, col_scale, wide, edge,
+    out, cols,
+):  # fmt: skip  # fmt: skip
     """The product of x[K, M] transposed, quantised by columns, a chunk at a time; all finite?
 
     words [K / 2, chunk], top int32 [chunk], inverse float32 [chunk]: scratch.
@@ -344,7 +345,7 @@ def _cols_product(
         if flush < count < _SMALL_ROW // 2:
             small = _largest_magnitudes(words[:, :rows], top) <= _SMALL
         _multiply(
-            words.reshape(-1), 1, chunk, rows, right, count, False, flush, small, right,
+            words.reshape(-1), STEP, chunk, rows, right, count, quads, flush, small, right,
             row_scale, col_scale, wide, edge, out, c0 * cols, cols,
         )  # fmt: skip
     return True
@@ -365,7 +366,7 @@ def _scratch(chunk: int, cols: int, wide: bool) -> tuple[F64, F32]:
     return empty(tiles * TILE_SIZE, np.float64), empty(TILE_SIZE, np.float32)
 
 
-def _flush(limit: int) -> int:
+def _flush(limit: int) -> np.int64:
     return INT8_FLUSH if limit == INT8_LIMIT else INT12_FLUSH
 
 
@@ -379,15 +380,15 @@ def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
     rows, inner = a.shape if isinstance(a, np.ndarray) else a.q.shape
     cols, flush = b.scale.size, _flush(b.limit)
     out: F32 = empty((rows, cols), np.float32)
-    wide = panels.count > flush
+    wide = bool(panels.count > flush)
     if isinstance(a, Quantised):
         words = bytes_of(a.q, bool(_flip(panels))) if panels.quads else widened(a.q)
         length = words.shape[1]
         chunk = _chunk_rows(rows, length, cols, wide)
         _product(
             words.reshape(-1), length, 1, chunk, a.scale, panels.words, panels.count,
-            panels.quads, flush, panels.start, panels.scale, *_scratch(chunk, cols, wide),
-            out.reshape(-1), rows, cols,
+            panels.quads, flush, False, panels.start, panels.scale,
+            *_scratch(chunk, cols, wide), out.reshape(-1), rows, cols,
         )  # fmt: skip
         return out
     chunk = _chunk_rows(rows, panels.count, cols, wide)
@@ -417,20 +418,21 @@ def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
     rows = dy.shape[1] if isinstance(dy, np.ndarray) else dy.q.shape[1]
     cols, flush = x.scale.size, _flush(x.limit)
     dw: F32 = empty((rows, cols), np.float32) if out is None else out
-    wide = panels.count > flush
+    wide = bool(panels.count > flush)
     chunk = min(_CHUNK_COLS, -(-rows // TILE_ROWS) * TILE_ROWS)
     scratch = _scratch(chunk, cols, wide)
     if isinstance(dy, Quantised):
         _product(
             left_cols(dy.q).reshape(-1), 1, rows, chunk, dy.scale, panels.words, panels.count,
-            False, flush, panels.start, panels.scale, *scratch, dw.reshape(-1), rows, cols,
+            panels.quads, flush, False, panels.start, panels.scale, *scratch, dw.reshape(-1),
+            rows, cols,
         )  # fmt: skip
         return dw
     words = empty((panels.count, chunk), np.int32)
     if not _cols_product(
         dy, np.float32(x.limit), words, empty(chunk, np.int32), empty(chunk, np.float32),
-        empty(chunk, np.float32), panels.words, panels.count, flush, panels.scale, *scratch,
-        dw.reshape(-1), cols,
+        empty(chunk, np.float32), panels.words, panels.count, panels.quads, flush, panels.scale,
+        *scratch, dw.reshape(-1), cols,
     ):  # fmt: skip
         raise _refuse()
     return dw

@@ -27,6 +27,8 @@ TILE_ROWS = 6
 _VECTORS = 2
 TILE_COLS = _VECTORS * LANES
 TILE_SIZE = TILE_ROWS * TILE_COLS
+NONE, STEP, WHOLE = np.int64(0), np.int64(1), np.int64(TILE_COLS)
+"""Typed, for numba compiles a function anew for every literal argument."""
 
 _i8, _i16, _i32, _i64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 _f32, _f64 = ir.FloatType(), ir.DoubleType()
