@@ -100,7 +100,8 @@ def _score_gradient(
             scaled_block(
                 left_words, NONE, left.shape[1], STEP, height - 1, columns,
                 column_from + d0 * seq_words, words, INT12_FLUSH, row_scale, NONE, padded, d0,
-                min(dim - d0, WHOLE), wide, edge, flat, ((b * seq_len + i0) * heads + h) * dim + d0, heads * dim,
+                min(dim - d0, WHOLE), wide, edge, flat,
+                ((b * seq_len + i0) * heads + h) * dim + d0, heads * dim,
             )  # fmt: skip
     return True
 
