@@ -1,7 +1,8 @@
 """One end of a measured exchange, a process of its own.
 
 Started with `send` or `receive` and a `Setting` as JSON; says and is told one JSON object a line.
-Sending: says {"descriptions": offers}, is told {"descriptions": answers}, says a `Result`.
+Sending: says {"descriptions": offers}, is told {"descriptions": answers}, says a `Result`, or
+{"stuck": seconds} if it waited so long in vain for the rest to arrive.
 Receiving: is told offers, says answers, says {"cpu": seconds} when its input ends.
 May import: bench.stacks.
 """
@@ -31,7 +32,7 @@ IDLE_PINGS = 30
 SETTLE_SECONDS = 0.3
 """Probes for larger packets are answered by then."""
 
-DRAIN_SECONDS = 60.0
+DRAIN_SECONDS = 30.0
 PAYLOADS = 32
 """Different messages: as many as stay in a processor's cache."""
 
@@ -140,7 +141,11 @@ async def send(setting: Setting) -> None:
     messages = [rng.randbytes(MESSAGE_BYTES) for _ in range(PAYLOADS)]
     began, cpu = time.monotonic(), time.process_time()
     await _bulk(flows, messages, began + setting.seconds)
-    intact = all(await asyncio.gather(*(flow.end() for flow in flows)))
+    try:
+        intact = all(await asyncio.gather(*(flow.end() for flow in flows)))
+    except TimeoutError:
+        say(stuck=DRAIN_SECONDS)
+        return
     seconds = time.monotonic() - began
     loaded = flows[0].round_trips or [seconds]
     nbytes = sum(flow.nbytes for flow in flows)

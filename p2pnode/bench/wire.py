@@ -33,6 +33,10 @@ REFERENCE = "aiortc"
 CANDIDATE = re.compile(r"(?m)^(a=candidate:\S+ \d+ udp \d+ )127\.0\.0\.1 (\d+)( typ host.*)$", re.I)
 
 
+class StuckError(BenchmarkError):
+    """A transport did not deliver what it was given."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What was asked for."""
@@ -61,13 +65,17 @@ def bench(options: Options, say: Callable[[str], object] = print) -> None:
     """Measure and print. Raises BenchmarkError."""
     for link in options.links:
         for connections in options.connections:
-            runs: dict[str, list[Run]] = {kind: [] for kind in options.kinds}
+            runs: dict[str, list[Run | None]] = {kind: [] for kind in options.kinds}
             for number in range(options.rounds):
                 for kind in options.kinds:
                     if kind == "tcp" and LINKS[link] is not None:
                         continue  # the emulated link carries UDP
                     setting = Setting(kind, connections, options.seconds, seed=number)
-                    runs[kind].append(measure(setting, LINKS[link]))
+                    try:
+                        runs[kind].append(measure(setting, LINKS[link]))
+                    except StuckError as error:
+                        runs[kind].append(None)
+                        say(f"{kind}, round {number + 1}: {error}")
             say(_title(link, connections, options))
             for line in table(runs):
                 say(line)
@@ -96,7 +104,10 @@ def measure(setting: Setting, link: dict[str, float] | None) -> Run:
         if shim is not None:
             shim.tell(b=[_port(answer) for answer in answers])
         sender.tell(descriptions=_found_at(answers, answers_at))
-        result = Result(**sender.told())
+        said = sender.told()
+        if "stuck" in said:
+            raise StuckError(f"not all had arrived {said['stuck']:.0f} s after the end")
+        result = Result(**said)
         receiver.tell()
         cpu = receiver.told()["cpu"]
         sender.tell()
@@ -143,19 +154,21 @@ def _title(link: str, connections: int, options: Options) -> str:
     return f"{link}: {words}; {many}; medians of {options.rounds} rounds of {options.seconds:g} s"
 
 
-def table(runs: dict[str, list[Run]]) -> list[str]:
-    """Lines of text, one for each transport that ran."""
+def table(runs: dict[str, list[Run | None]]) -> list[str]:
+    """Lines of text, one for each transport that ran. Runs by round; None: it got stuck."""
     lines = [
         f"{'':10}{'MB/s':>8}{'least':>8}{'most':>8}{'× ' + REFERENCE:>10}"
         f"{'idle ms':>9}{'busy ms':>9}{'worst':>8}{'CPU s/MB':>10}"
     ]
-    for kind, done in runs.items():
+    for kind, rounds in runs.items():
+        done = [run for run in rounds if run is not None]
         if not done:
             continue
         rates = [run.result.rate / 1e6 for run in done]
         factors = [
             run.result.rate / other.result.rate
-            for run, other in zip(done, runs.get(REFERENCE, ()), strict=False)
+            for run, other in zip(rounds, runs.get(REFERENCE, ()), strict=False)
+            if run is not None and other is not None
         ]
         factor = f"{statistics.median(factors):.1f}" if factors else ""
         columns = [

@@ -22,8 +22,8 @@ INITIAL_PACKETS = 10
 LEAST_PACKETS = 4
 """Fewer could not tell of a loss by later packets."""
 
-GUARD_SECONDS = 0.005
-GUARD_PART = 1 / 8
+GUARD_SECONDS = 0.01
+GUARD_PART = 1 / 4
 """A round trip longer than the shortest by this, or this part of it, shows a queue; less is noise
 of schedulers and radios."""
 

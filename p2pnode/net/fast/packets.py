@@ -29,7 +29,6 @@ _COMMON = struct.Struct("!HHL4s")
 _CHUNK = struct.Struct("!BBH")
 _DATA = struct.Struct("!HHL4sBBHLHHL")
 _SACK = struct.Struct("!LLHH")
-_CHECKSUM = struct.Struct("<L")
 _ZERO = bytes(4)
 _PADDING = (b"", bytes(3), bytes(2), bytes(1))
 
@@ -65,16 +64,16 @@ class SackChunk(NamedTuple):
 
 def data_packet(address: Address, chunk: DataChunk) -> bytes:
     """One packet with one DATA chunk."""
-    payload = chunk.payload
-    length = len(payload)
-    if length & 3:
-        payload += _PADDING[length & 3]
+    flags, tsn, stream, sequence, protocol, payload = chunk
+    source, destination, tag = address
+    size = 16 + len(payload)
+    if size & 3:
+        payload += _PADDING[size & 3]
     head = _DATA.pack(
-        *(*address, _ZERO, DATA, chunk.flags, 16 + length),
-        *(chunk.tsn, chunk.stream, chunk.sequence, chunk.protocol),
+        source, destination, tag, _ZERO, DATA, flags, size, tsn, stream, sequence, protocol
     )
-    checksum = _CHECKSUM.pack(extend(value(head), payload))
-    return b"".join((head[:8], checksum, head[12:], payload))
+    checksum: int = extend(value(head), payload)
+    return b"".join((head[:8], checksum.to_bytes(4, "little"), head[12:], payload))
 
 
 def sack_packet(
@@ -96,7 +95,8 @@ def chunk_packet(address: Address, kind: int, body: bytes, more: bytes = b"") ->
     """One packet with one chunk of any type; body: a multiple of four bytes. more: whole chunks."""
     head = _COMMON.pack(*address, _ZERO)
     chunk = _CHUNK.pack(kind, 0, 4 + len(body)) + body + more
-    return head[:8] + _CHECKSUM.pack(extend(value(head), chunk)) + chunk
+    checksum: int = extend(value(head), chunk)
+    return head[:8] + checksum.to_bytes(4, "little") + chunk
 
 
 def parse(packet: bytes, tag: int) -> list[DataChunk | SackChunk] | None:
@@ -104,20 +104,19 @@ def parse(packet: bytes, tag: int) -> list[DataChunk | SackChunk] | None:
     or not for us. Such a packet is for whoever knows the other chunks.
     """
     length = len(packet)
-    if length < 16 or packet[12] not in (DATA, SACK):
+    if length < DATA_BYTES:  # the shortest SACK is as long
         return None
-    if int.from_bytes(packet[4:8]) != tag or not _intact(packet):
+    _, _, theirs, _, kind, flags, size, tsn, stream, sequence, protocol = _DATA.unpack_from(packet)
+    if theirs != tag or kind not in (DATA, SACK) or not _intact(packet):
         return None
-    if packet[12] == DATA and length >= DATA_BYTES:
-        _, _, _, _, _, flags, size, tsn, stream, sequence, protocol = _DATA.unpack_from(packet)
-        if size >= 16 and 0 <= length - 12 - size < 4:  # alone in its packet, as nearly always
-            return [DataChunk(flags, tsn, stream, sequence, protocol, packet[28 : 12 + size])]
+    if kind == DATA and size >= 16 and 0 <= length - 12 - size < 4:  # alone, as nearly always
+        return [DataChunk(flags, tsn, stream, sequence, protocol, packet[28 : 12 + size])]
     return _parse_bundle(packet)
 
 
 def _intact(packet: bytes) -> bool:
-    sum_ = extend(extend(value(packet[:8]), _ZERO), packet[12:])
-    return bool(_CHECKSUM.unpack_from(packet, 8)[0] == sum_)
+    sum_: int = value(packet[:8] + _ZERO + packet[12:])
+    return packet[8:12] == sum_.to_bytes(4, "little")
 
 
 def _parse_bundle(packet: bytes) -> list[DataChunk | SackChunk] | None:
