@@ -45,6 +45,18 @@ def load(reference: bool = False) -> Kernels:
     return choose(reference)
 
 
+def use_threads(count: int) -> None:
+    """Compute with `count` threads from now on, the calling one included: the bits are the same.
+
+    The reference forms use one.
+    """
+    try:
+        from .jit import threads
+    except Exception:  # a broken numba fails in many ways; `load` tells which
+        return
+    threads.use(count)
+
+
 def gates_digest() -> str:
     """SHA-256 (hex) over the reference outputs of the gates: a constant of the arithmetic."""
     from .gates import digest
@@ -79,5 +91,6 @@ __all__ = [
     "random_u64",
     "rope_tables",
     "schedule",
+    "use_threads",
     "weigh",
 ]

@@ -235,6 +235,13 @@ def _add_join(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="compute with the numpy reference kernels (slow, same bits)",
     )
     local.add_argument(
+        "--threads",
+        type=_positive,
+        default=None,
+        metavar="N",
+        help="threads that compute (default: physical cores less one); the bits are the same",
+    )
+    local.add_argument(
         "--addresses",
         choices=("auto", "loopback", "all", "relay"),
         default="auto",
@@ -537,6 +544,7 @@ def _join(arguments: argparse.Namespace) -> int:
         approve=arguments.approve,
         start_when=arguments.start_when,
         reference=arguments.reference,
+        threads=arguments.threads,
         addresses=arguments.addresses,
         ice_servers=ice_servers(arguments.stun, arguments.turn),
         audit=arguments.audit,

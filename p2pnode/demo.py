@@ -282,7 +282,14 @@ class Cluster:
     async def _start(self, number: int) -> Node:
         arguments = [sys.executable, "-m", "p2pnode", "join", "--signal", self._url]
         arguments += ["--name", f"node-{number}", "--approve", "all", "--json-events"]
-        arguments += ["--addresses", "loopback", "--home", str(self._scratch / str(number))]
+        arguments += [
+            "--threads",
+            "1",
+            "--addresses",
+            "loopback",
+            "--home",
+            str(self._scratch / str(number)),
+        ]
         arguments += ["--out", str(self._plan.out / f"node-{number}")]
         if self._plan.data is not None:
             arguments += ["--data", self._plan.data]

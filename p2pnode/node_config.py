@@ -39,6 +39,8 @@ class NodeConfig:
     """Start the run by itself when this many nodes (the host included) are connected."""
     reference: bool = False
     """Compute with the numpy reference kernels instead of numba."""
+    threads: int | None = None
+    """Threads that compute; None: as many as there are cores, less one for the network."""
     addresses: Literal["auto", "loopback", "all", "relay"] = "auto"
     ice_servers: tuple[str, ...] = ()
     """STUN and TURN servers, as `net.ice_servers.IceServer.parse` reads them."""

@@ -154,13 +154,19 @@ class Preparation:
             )
         self._show(Info(text="Preparing the kernels …"))
         trainer = await self._patiently(
-            self.compute(Trainer, config, dataset, reference=self._config.reference),
+            self.compute(self._trainer, config, dataset),
             "Still compiling the kernels (once per machine and version)",
         )
         for kernel, reason in trainer.kernels.demoted.items():
             self._show(Warn(text=f"Kernel {kernel} runs in its slow form: {reason}"))
         folder = await self.compute(CheckpointFolder, self._config.out, self._config.keep)
         return Workshop(trainer, folder)
+
+    def _trainer(self, config: RunConfig, dataset: Dataset) -> Trainer:
+        """In the computing thread: compiled kernels and the first state."""
+        cores = psutil.cpu_count(logical=False) or 1
+        kernels.use_threads(self._config.threads or max(1, cores - 1))
+        return Trainer(config, dataset, reference=self._config.reference)
 
     async def _patiently(self, work: Coroutine[Any, Any, T], text: str) -> T:
         """Await `work` and say every few seconds that it goes on."""

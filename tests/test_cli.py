@@ -242,6 +242,7 @@ def test_join_passes_on_what_it_was_told(join: Callable[..., Joined], tmp_path: 
         *("--eval-every", "0", "--width", "48", "--layers", "2", "--heads", "4", "--ffn", "80"),
         *("--seq-len", "32", "--resume", "auto", "--out", str(tmp_path), "--home", str(tmp_path)),
         *("--checkpoint-every", "5", "--keep", "2", "--reference", "--addresses", "all"),
+        *("--threads", "3"),
         *("--stun", "stun:a:1", "--turn", "turn:u:p@b:2", "--json-events"),
     )
     assert seen.config == NodeConfig(
@@ -254,6 +255,7 @@ def test_join_passes_on_what_it_was_told(join: Callable[..., Joined], tmp_path: 
         approve="all",
         start_when=3,
         reference=True,
+        threads=3,
         addresses="all",
         ice_servers=("stun:a:1", "turn:u:p@b:2"),
         checkpoint_every=5,

@@ -32,6 +32,7 @@ from .pack import (
 )
 from .scalar import INFINITY_BITS, magnitude, round_small
 from .target import QUADS
+from .threads import spread
 from .tile import STEP, TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
 
 INT8_FLUSH = np.int64((c.INT8_MAX_INNER + 1) // 2)
@@ -309,17 +310,18 @@ def _rows_product(
 
 @kernel
 def _cols_product(
-    x, limit, words, top, inverse, row_scale, right, count, quads, flush, col_scale, wide, edge,
-    out, cols,
+    x, begin, end, limit, words, top, inverse, row_scale, right, count, quads, flush, col_scale,
+    wide, edge, out, cols,
 ):  # fmt: skip  # fmt: skip
-    """The product of x[K, M] transposed, quantised by columns, a chunk at a time; all finite?
+    """Rows begin..end-1 of the product of x[K, M] transposed, quantised by columns, a chunk at a
+    time; all finite?
 
     words [K / 2, chunk], top int32 [chunk], inverse float32 [chunk]: scratch.
     """
     chunk = words.shape[1]
     inner = x.shape[0]
-    for c0 in range(0, x.shape[1], chunk):
-        rows = min(x.shape[1] - c0, chunk)
+    for c0 in range(begin, end, chunk):
+        rows = min(end - c0, chunk)
         for j in range(rows):
             top[j] = np.int32(0)
         for k in range(inner):
@@ -385,19 +387,31 @@ def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
         words = bytes_of(a.q, bool(_flip(panels))) if panels.quads else widened(a.q)
         length = words.shape[1]
         chunk = _chunk_rows(rows, length, cols, wide)
-        _product(
-            words.reshape(-1), length, 1, chunk, a.scale, panels.words, panels.count,
-            panels.quads, flush, False, panels.start, panels.scale,
-            *_scratch(chunk, cols, wide), out.reshape(-1), rows, cols,
-        )  # fmt: skip
+
+        def laid_out(start: int, stop: int) -> bool:
+            _product(
+                words[start:stop].reshape(-1), length, 1, chunk, a.scale[start:stop],
+                panels.words, panels.count, panels.quads, flush, False, panels.start,
+                panels.scale, *_scratch(chunk, cols, wide), out[start:stop].reshape(-1),
+                stop - start, cols,
+            )  # fmt: skip
+            return True
+
+        spread(rows, TILE_ROWS, laid_out)
         return out
     chunk = _chunk_rows(rows, panels.count, cols, wide)
-    words = row_words(chunk, inner, 4 if panels.quads else 2)
-    if not _rows_product(
-        a, np.float32(b.limit), words, words.view(np.int16), words.view(np.int8),
-        empty(chunk, np.float32), panels.words, panels.count, panels.quads, _flip(panels), flush,
-        panels.start, panels.scale, *_scratch(chunk, cols, wide), out.reshape(-1), cols,
-    ):  # fmt: skip
+
+    def quantised(start: int, stop: int) -> bool:
+        words = row_words(chunk, inner, 4 if panels.quads else 2)
+        finite: bool = _rows_product(
+            a[start:stop], np.float32(b.limit), words, words.view(np.int16), words.view(np.int8),
+            empty(chunk, np.float32), panels.words, panels.count, panels.quads, _flip(panels),
+            flush, panels.start, panels.scale, *_scratch(chunk, cols, wide),
+            out[start:stop].reshape(-1), cols,
+        )  # fmt: skip
+        return finite
+
+    if not spread(rows, TILE_ROWS, quantised):
         raise _refuse()
     return out
 
@@ -420,19 +434,23 @@ def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
     dw: F32 = empty((rows, cols), np.float32) if out is None else out
     wide = bool(panels.count > flush)
     chunk = min(_CHUNK_COLS, -(-rows // TILE_ROWS) * TILE_ROWS)
-    scratch = _scratch(chunk, cols, wide)
     if isinstance(dy, Quantised):
         _product(
             left_cols(dy.q).reshape(-1), 1, rows, chunk, dy.scale, panels.words, panels.count,
-            panels.quads, flush, False, panels.start, panels.scale, *scratch, dw.reshape(-1),
-            rows, cols,
+            panels.quads, flush, False, panels.start, panels.scale,
+            *_scratch(chunk, cols, wide), dw.reshape(-1), rows, cols,
         )  # fmt: skip
         return dw
-    words = empty((panels.count, chunk), np.int32)
-    if not _cols_product(
-        dy, np.float32(x.limit), words, empty(chunk, np.int32), empty(chunk, np.float32),
-        empty(chunk, np.float32), panels.words, panels.count, panels.quads, flush, panels.scale,
-        *scratch, dw.reshape(-1), cols,
-    ):  # fmt: skip
+
+    def quantised(start: int, stop: int) -> bool:
+        finite: bool = _cols_product(
+            dy, start, stop, np.float32(x.limit), empty((panels.count, chunk), np.int32),
+            empty(chunk, np.int32), empty(chunk, np.float32), empty(chunk, np.float32),
+            panels.words, panels.count, panels.quads, flush, panels.scale,
+            *_scratch(chunk, cols, wide), dw.reshape(-1), cols,
+        )  # fmt: skip
+        return finite
+
+    if not spread(rows, TILE_ROWS, quantised):
         raise _refuse()
     return dw

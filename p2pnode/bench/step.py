@@ -56,6 +56,7 @@ def _measure(name: str, rounds: int, threads: int, against: set[str]) -> None:
     flat = (rng.standard_normal(layout_of(model).size) * 0.02).astype(np.float32)
     inputs, targets = (rng.integers(0, vocab, (BATCH, SEQ_LEN)).astype(np.int32) for _ in range(2))
     ops = kernels.load()
+    kernels.use_threads(threads)
 
     def step(ops: kernels.Kernels) -> float:
         # The weights are prepared anew, though a node does that once for all slots of a step.

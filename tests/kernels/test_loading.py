@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ import pytest
 
 import kernels
 from kernels.jit import compile as compiling
+from kernels.jit import threads
+
+from .helpers import normal
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,3 +132,52 @@ def test_counts_show_what_ran(compiled: kernels.Kernels) -> None:
     compiled.linear(x, x)
     changes = compiled.counts - before
     assert dict(changes) == {"quantise_rows": 1, "linear": 1}
+
+
+def test_any_number_of_threads_gives_the_same_bits(compiled: kernels.Kernels) -> None:
+    """Also while two threads call kernels at once, and with a value that must be refused."""
+    x, w, dy = normal(1, 700, 90), normal(2, 300, 90), normal(3, 700, 300)
+    x8, w12 = compiled.quantise_rows(x), compiled.quantise_cols(w)
+    bad = dy.copy()
+    bad[699, 299] = np.nan
+
+    def bits() -> bytes:
+        results = (
+            compiled.linear(x, w),
+            compiled.linear(x8, w),
+            compiled.linear_dx(dy, w12),
+            compiled.linear_dw(dy, x),
+        )
+        for refused in (lambda: compiled.linear_dx(bad, w12), lambda: compiled.linear_dw(bad, x)):
+            with pytest.raises(kernels.NonFiniteInputError):
+                refused()
+        return b"".join(y.tobytes() for y in results)
+
+    expected = bits()
+    found: list[bytes] = []
+    try:
+        for count in (2, 3, 5):
+            kernels.use_threads(count)
+            callers = [threading.Thread(target=lambda: found.append(bits())) for _ in range(2)]
+            for caller in callers:
+                caller.start()
+            for caller in callers:
+                caller.join()
+    finally:
+        kernels.use_threads(1)
+    assert found == [expected] * 6
+
+
+def test_threads_share_the_rows_and_pin_their_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[int] = []
+    monkeypatch.setattr(threads, "pin", lambda: pinned.append(threading.get_ident()))
+    parts: list[tuple[int, int]] = []
+    try:
+        kernels.use_threads(3)
+        assert threads.spread(1000, 6, lambda *part: parts.append(part) is None)
+        assert not threads.spread(1000, 6, lambda start, stop: stop < 1000)
+    finally:
+        kernels.use_threads(1)
+    assert sorted(parts) == [(0, 336), (336, 672), (672, 1000)]
+    assert len(pinned) == 4
+    assert threading.get_ident() not in pinned
