@@ -49,6 +49,7 @@ Step = Annotated[int, Meta(ge=0, le=10_000_000)]
 Slot = Annotated[int, Meta(ge=0, le=1_023)]
 MaybeSlot = Annotated[int, Meta(ge=-1, le=1_023)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Term = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 WEIGHT_MODULUS = 2**64
 """Checksums under a nonce are taken modulo this, and told as signed integers."""
 Nonce = Annotated[bytes, Meta(max_length=16)]
@@ -144,7 +145,7 @@ class Work(_Part, frozen=True):
 class PlanKey(_Part, frozen=True, order=True):
     """Order of plans: a later term wins, then within a term the later attempt."""
 
-    term: Count
+    term: Term
     attempt: Count
 
 
@@ -176,7 +177,7 @@ class Status(_Message, frozen=True, tag=1):
     boot: Unsigned63
     """Random per start of the node; `seq` counts within it."""
     seq: Unsigned63
-    term: Count
+    term: Term
     leader: Id | None
     leading: bool
     """The sender holds the lead in this term (a restarted leader does not)."""

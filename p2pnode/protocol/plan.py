@@ -17,6 +17,10 @@ So no two leaders share a term, and of two that rose in the same round the earli
 wins. The life, part of the random number drawn at each start, keeps a leader that has restarted and
 remembers nothing from leading in a term of its former life: its plans would look like those."""
 
+TERM_LEAP = 2**16 * RANKS * LIVES
+"""Rounds that a peer may be ahead of us: far more than leaders are lost while somebody is away, and
+so few that no member can use up the terms there are."""
+
 
 def next_term(term: int, rank: int, boot: int) -> int:
     """The first term of the next round that belongs to this life of the member with this rank."""

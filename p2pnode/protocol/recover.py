@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from p2pnode.errors import PeerError
 from p2pnode.protocol.board import Board, short
 from p2pnode.protocol.check import Check
 from p2pnode.protocol.contribute import Contributor
 from p2pnode.protocol.effects import Kind
 from p2pnode.protocol.messages import PeerId, Shard, Slots, Status, Want
-from p2pnode.protocol.plan import next_term
+from p2pnode.protocol.plan import TERM_LEAP, next_term
 from p2pnode.protocol.reduce import Shelf
 
 
@@ -31,10 +32,13 @@ class Election:
             self._rise()
 
     def heard_of(self, term: int, leader: PeerId | None) -> None:
-        """A peer follows `leader` in `term`: follow too if that is newer."""
+        """A peer follows `leader` in `term`: follow too if that is newer. PeerError if no group
+        can have got so far."""
         board = self._board
         if leader is None or (term, leader) <= (board.term, board.leader or b""):
             return
+        if term > board.term + TERM_LEAP:
+            raise PeerError(f"follows a leader in term {term}, which no run reaches")
         if board.leading:
             board.report(Kind.LEADER, f"{short(leader)} leads in a later term; stepping down")
         board.term, board.leader, board.leading = term, leader, False

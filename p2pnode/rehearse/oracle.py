@@ -21,6 +21,7 @@ UNJUDGED = "a machine that is wrong was not judged"
 UNDECIDED = "a sound machine stopped because of two that differed nobody could tell which is right"
 TWO_ENDS = "the nodes ended with two chains: a record did not reach all in time"
 
+WRONG_ALONE = "a machine was wrong at a step that it made alone, and nobody could compare"
 NOT_AUDITED = "slow machines left out audits, and wrong work was not found"
 
 
@@ -48,6 +49,9 @@ def check(world: World, *, disturbed: bool = False) -> Counter[str]:
         if not any(m.missed + m.core.audits_missed for m in world.machines.values() if m.up):
             raise OracleError("wrong work was audited by everybody and found by nobody")
         excuses[NOT_AUDITED] += 1
+        return excuses
+    if world.wrong_commits and world.wrong_alone:
+        excuses[WRONG_ALONE] += 1
         return excuses
     if world.wrong_commits:
         raise OracleError(world.wrong_commits[0])

@@ -18,6 +18,9 @@ from p2pnode.rehearse.world import World
 PATIENCE = 200.0
 """Simulated seconds after the last fault within which everybody must have finished, beyond what
 the slowest machine would need alone."""
+WIRE_BYTES = 30_000
+"""What one link may have to carry for a step, much of it pledges and statuses: the narrowest need
+longer for that than for everything else."""
 FREQUENT = (Kind.CRASH, Kind.JOIN, Kind.JOIN, Kind.FLAP, Kind.PARTITION)
 """Kinds that come more often than others: most rules of the protocol are there for them."""
 RARE = (Kind.MISSING, Kind.WRONG, Kind.STOP, Kind.CHANGE)
@@ -150,7 +153,8 @@ class Scenario:
             slowest = max(slowest, SLOW_SLOT)
         most = world.steps + sum(max(fault.amount, 0) for fault in faults if fault.kind in ORDERS)
         alone = 3.0 * slowest * world.slots * most  # a record may have it begin again
-        world.run(trouble + PATIENCE + alone, lambda: world.now >= trouble and over(world))
+        narrow = WIRE_BYTES * most / self.script.bandwidth
+        world.run(trouble + PATIENCE + alone + narrow, lambda: world.now >= trouble and over(world))
         kinds = {fault.kind for fault in faults}
         disturbed = not kinds <= {*MILD, *ORDERS, Kind.WRONG, Kind.JOIN} or Kind.MISSING in kinds
         disturbed |= Kind.JOIN in kinds and bool(kinds & ORDERS)  # it may have no link yet

@@ -98,6 +98,9 @@ class World:
         self.first_chain = begin(identity(0), ROOM, toy.run_config(slots, steps), b"")
         """The run as it was started."""
         self.wrong_commits: list[str] = []
+        self.wrong_alone = False
+        """A machine applied a step wrongly that nobody but it took part in: the others may have
+        its state from it, and nothing to compare it with."""
         self.observe: Callable[[Machine, ef.Effect], object] | None = None
         self._links: dict[frozenset[PeerId], Link] = {}
         self._missing: set[frozenset[PeerId]] = set()
@@ -212,11 +215,15 @@ class World:
 
     def committed(self, machine: Machine, commit: ef.Commit) -> None:
         """A machine that applies wrongly cannot know it while it is alone; the others must."""
+        right = toy.line(machine.chain.config)[commit.step]
+        if commit.step == machine.defects.wrong_apply_at and commit.state_hash != right:
+            plan = machine.core.plan
+            self.wrong_alone |= plan is not None and plan.roster == (machine.me,)
         if not machine.defects.wrong_state:
             self.commits.setdefault(commit.step, set()).add(commit.state_hash)
             # What only an audit finds may be committed first, and is taken back.
             unseen = any(other.defects.wrong_gradient_at for other in self.machines.values())
-            if not unseen and commit.state_hash != toy.line(machine.chain.config)[commit.step]:
+            if not unseen and commit.state_hash != right:
                 self.wrong_commits.append(f"{machine.name} committed a wrong state {commit.step}")
 
     def ended(self, machine: Machine) -> None:

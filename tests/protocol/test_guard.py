@@ -15,7 +15,7 @@ from p2pnode.protocol import messages as m
 from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.pieces import digest_pieces
-from p2pnode.protocol.plan import next_term
+from p2pnode.protocol.plan import TERM_LEAP, next_term
 from p2pnode.protocol.setup import Setup
 from p2pnode.rehearse import toy
 from p2pnode.rehearse.machine import sign
@@ -577,3 +577,14 @@ def test_a_link_that_is_up_before_its_peer_is_known_is_remembered() -> None:
     bench.feed(ev.LinkUp(STRANGER))
     effects = bench.feed(ev.RosterChanged((ME, PEER, THIRD, STRANGER)))
     assert STRANGER in {e.peer for e in bench.kinds(ef.Send, effects)}
+
+
+def test_no_member_uses_up_the_terms() -> None:
+    """The last term there is would leave no later one to whoever rises next."""
+    bench = Bench()
+    (drop,) = bench.kinds(ef.DropPeer, bench.status(PEER, term=2**53 - 1, leader=PEER))
+    assert drop.peer == PEER
+    assert bench.core.leading
+    later = next_term(TERM + TERM_LEAP // 2, 1, 1)
+    assert not bench.kinds(ef.DropPeer, bench.status(THIRD, term=later, leader=PEER))
+    assert bench.core.term >= later

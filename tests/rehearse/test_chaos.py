@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from p2pnode.rehearse import world
+from p2pnode.rehearse import oracle, world
 from p2pnode.rehearse.faults import ALL, Kind
 from p2pnode.rehearse.scenario import attempt, write
 
@@ -51,6 +51,13 @@ def test_a_recount_goes_on_when_the_cut_into_shards_changes() -> None:
     """The liar is put out, and its shard, while another still recounts the last step: what it
     needs of the new cut once did not fit beside what it had of the old."""
     assert not isinstance(attempt(write(5783).only([0])), str)
+
+
+def test_who_is_wrong_alone_is_excused_and_counted() -> None:
+    """The leader makes a step wrongly that it makes alone: others have nothing to compare with."""
+    result = attempt(write(20202).only([0]))
+    assert not isinstance(result, str)
+    assert result.excuses == {oracle.WRONG_ALONE: 1}
 
 
 def test_a_stalled_link_that_nobody_breaks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
