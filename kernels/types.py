@@ -15,7 +15,6 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I8 = npt.NDArray[np.int8]
 I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 Ints = npt.NDArray[Any]
 

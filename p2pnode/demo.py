@@ -1,7 +1,8 @@
 """`demo`: a signaling server and several node processes on this machine, watched until they end.
 
 Everything is real (server, WebRTC, processes, signals) and stays on loopback.
-May import: ui.events, node_config, errors, config; the kernels only to fill the compile cache.
+May import: signaling.app, ui.events, protocol.code, config, limits, errors; the kernels only in a
+process of their own, to fill the compile cache.
 """
 
 from __future__ import annotations

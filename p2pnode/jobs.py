@@ -4,7 +4,7 @@ Every function here runs in the computing thread, takes the effect and returns t
 answers it. Also the one place where the two ways of counting meet: the protocol numbers steps from
 1 (step t makes state t), the trainer from 0 (step t is computed on state t).
 
-May import: bundle, train, protocol.
+May import: bundle, train, protocol, config, errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The room's chain of records at this node: taken from others, made by this owner, kept on disk.
 
-May import: protocol, chain_file, ui.events, errors. Decides; the node carries out what follows.
+May import: protocol, chain_file, ui.events, config, errors. Decides; the node carries out what
+follows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a run takes at this machine before its first step: memory, text, kernels, a first state.
 
-May import: net by `share`, jobs, worker, protocol, train, ui.events, node_config, config, errors.
+May import: share, worker, protocol, train, ui.events, node_config, config, limits, errors.
 """
 
 from __future__ import annotations

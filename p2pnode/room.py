@@ -1,6 +1,7 @@
 """A node's place in a room: signaling, admission, the roster, and a link to every member.
 
-Everything that does not depend on a run. May import: net, protocol, ui.events, node_config, errors.
+Everything that does not depend on a run. May import: devices, memberships, net,
+protocol, ui, node_config, errors, and `signaling.messages`.
 """
 
 from __future__ import annotations

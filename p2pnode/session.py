@@ -1,7 +1,8 @@
 """One run at one node: carries the step core's effects to the computing thread and to the mesh,
 and their results back.
 
-May import: audits, jobs, worker, net, protocol, ui.events, errors.
+May import: audits, jobs, worker, net, protocol, ui.events, config,
+errors.
 """
 
 from __future__ import annotations

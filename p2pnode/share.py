@@ -1,6 +1,6 @@
 """The run's text for members that lack it: served by those who have it, fetched in hashed parts.
 
-May import: net, protocol, errors. Used before a member has a step core; the blob's name stands in
+May import: net, protocol. Used before a member has a step core; the blob's name stands in
 the run's record, signed by the host, so whoever serves it cannot change it.
 """
 

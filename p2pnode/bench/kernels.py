@@ -25,7 +25,6 @@ FORWARD = ((256, 256), (768, 256), (256, 672), (VOCABULARY, 256), (1024, 1024))
 BACKWARD = ((256, 256), (672, 256), (256, 672), (VOCABULARY, 256))
 SQUARE = 256
 PARAMETERS = 10_000_000
-MEGABYTE = 1e6
 
 
 def main(argv: Sequence[str] | None = None) -> None:

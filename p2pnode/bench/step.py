@@ -1,6 +1,6 @@
 """`bench step`: forward and backward of one slot against PyTorch, and where its time goes.
 
-May import: config, train, siblings.
+May import: config, errors, train, siblings.
 """
 
 from __future__ import annotations

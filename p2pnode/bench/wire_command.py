@@ -1,6 +1,6 @@
 """`python -m p2pnode bench wire` and `bench exchange`: their options.
 
-May import: errors.
+May import: errors; of bench: exchange, stacks, wire.
 """
 
 from __future__ import annotations

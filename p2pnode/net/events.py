@@ -82,15 +82,11 @@ MeshEvent: TypeAlias = LinkUp | LinkDown | Unlinked | Received | Heard
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LinkStats:
-    """One link, direct or relayed. Bytes, seconds, bytes per second."""
+    """One link, direct or relayed. Bytes and seconds."""
 
     relayed: bool
     rtt: float | None
     """Smoothed round trip; None until measured."""
-    rate_up: float
-    """Delivery rate of what we send while there is something to send; 0 until measured."""
-    rate_down: float
-    """Received over the last seconds."""
     bytes_up: int
     bytes_down: int
     queued: int

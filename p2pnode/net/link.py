@@ -83,8 +83,6 @@ class Link:
         self._ack_due = False
         self._bytes_up = 0
         self._bytes_down = 0
-        self._rate_down = 0.0
-        self._rate_from = (now, 0)
         self._pings: dict[int, None] = {}
         self._pinged_at = -limits.heartbeat
         self._ponged_at = -limits.heartbeat
@@ -121,8 +119,6 @@ class Link:
         return LinkStats(
             relayed=self._relayed,
             rtt=self._rtt,
-            rate_up=self._outbox.window.rate,
-            rate_down=self._rate_down,
             bytes_up=self._bytes_up,
             bytes_down=self._bytes_down,
             queued=self._outbox.queued,
@@ -158,7 +154,8 @@ class Link:
             self._look_for_progress(now, excuse)
             if now - self._pinged_at >= self._limits.heartbeat:
                 self._ping(now)
-            self._measure(now)
+            if self._ack_due:  # an acknowledgement that was held back
+                self._acknowledge()
         except (PeerError, ConnectionError) as error:
             self._break(error)
             return
@@ -250,15 +247,6 @@ class Link:
                 f"of {window.in_flight:,} bytes sent nothing was acknowledged for "
                 f"{now - self._moved_at:.1f} s"
             )
-
-    def _measure(self, now: float) -> None:
-        if self._ack_due:  # an acknowledgement that was held back
-            self._acknowledge()
-        since, bytes_then = self._rate_from
-        if now - since >= 1.0:
-            sample = (self._bytes_down - bytes_then) / (now - since)
-            self._rate_down += (sample - self._rate_down) / 4
-            self._rate_from = (now, self._bytes_down)
 
     def _pump(self) -> None:
         now = self._clock()

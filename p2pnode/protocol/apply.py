@@ -1,6 +1,7 @@
 """From complete sums to a committed state.
 
-May import: board, check, effects, events, guard, messages, reduce, verdict.
+May import: board, check, effects, events, guard, messages, recount, reduce,
+verdict.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The facts that all parts of a step core share, and the list of effects they write to.
 
-May import: limits, effects, messages, peers, plan, setup. Holds data; decides nothing.
+May import: effects, messages, peers, plan, setup. Holds data; decides nothing.
 """
 
 from __future__ import annotations

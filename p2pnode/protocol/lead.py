@@ -13,8 +13,6 @@ from p2pnode.protocol.effects import Kind
 from p2pnode.protocol.messages import PeerId, Plan, PlanKey, Slots, Status
 from p2pnode.protocol.plan import assign, assign_owners
 
-NEAR = 2
-"""A peer that lags this many steps or fewer is taken into the roster at once."""
 HOLD_AFTER = 16
 """Plans after which the leader holds one boundary for a peer that still catches up; the joiner
 keeps the sums of these steps meanwhile, so this bounds its memory."""

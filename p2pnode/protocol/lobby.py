@@ -1,6 +1,6 @@
 """What members of a room say to each other outside a run: which run it is, and who is ready.
 
-May import: errors, limits, chain, identity, roster's encoded form (opaque here).
+May import: errors, limits, chain, identity, text. A roster is opaque here.
 
 The run is announced by its chain of records, which the host and who stands in for it have signed,
 so that any member can hand it to a newcomer, also when the host is gone. The chain fixes everything

@@ -1,6 +1,6 @@
 """A secret for two nodes that share no room code, and six words that tell whether it is theirs.
 
-May import: errors, wordlist, identity, and `signaling.messages` for sizes. Sans-IO.
+May import: errors, envelope, wordlist, identity, and `signaling.messages` for sizes. Sans-IO.
 
 Three messages through an untrusted carrier. The newcomer commits to its X25519 key by a hash, the
 host answers with its own key, and the newcomer reveals. Whoever sits in the middle must thus

@@ -1,6 +1,6 @@
 """Sealed conversations with everybody in a room: one `Channel` a peer, kept within bounds.
 
-May import: envelope, identity, admit_effects, admit_messages, pairing, pairs, and
+May import: errors, envelope, identity, admit_effects, admit_messages, pairing, pairs, and
 `signaling.messages` for the bounds. Sans-IO.
 
 What is said at the door (to be let in, and which roster holds) is sealed under the secret from the

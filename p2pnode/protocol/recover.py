@@ -1,6 +1,6 @@
 """Who leads, and asking again for what did not arrive.
 
-May import: board, check, contribute, effects, messages, plan, reduce.
+May import: errors, board, check, contribute, effects, messages, plan, reduce.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sums that are kept for later lie on disk beyond a bound in memory.
 
-May import: board, effects, events, reduce.
+May import: board, effects, events, messages, reduce.
 
 Kept are those of the last applied steps, for peers that fell behind, and, while this node catches
 up, those of steps ahead. The newest applied and the next to be applied are needed soonest and stay.

@@ -1,6 +1,6 @@
 """The commit rule, and what happens when state hashes differ.
 
-May import: board, effects, guard, messages, reduce.
+May import: board, effects, events, guard, messages, reduce.
 
 State t is committed when all of the newest roster have applied it with the same hash. Members that
 have gone on already speak through the sums of step t+1, which name the state they start from. If

@@ -1,6 +1,6 @@
 """A simulated machine: a step core, the toy model, a computing thread, a disk and a clock.
 
-May import: config, limits, protocol, toy. Runs the core's effects; the network and time belong to
+May import: errors, limits, protocol, toy. Runs the core's effects; the network and time belong to
 `world`.
 """
 

@@ -1,6 +1,6 @@
 """One seed's run: its setup and faults as plain values, carried out and judged.
 
-May import: protocol, faults, machine, oracle, world.
+May import: protocol, faults, oracle, world.
 """
 
 from __future__ import annotations

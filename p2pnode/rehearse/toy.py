@@ -24,7 +24,6 @@ TENSORS = 2
 SPLIT = 5
 """Tensor 0 is the parameters before this one."""
 PROBE = hashlib.sha256(b"probe").digest()
-_FORMAT = f"<{PARAMETERS}i"
 
 
 def pack(values: list[int] | tuple[int, ...]) -> bytes:

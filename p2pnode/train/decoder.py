@@ -1,6 +1,6 @@
 """The model one token at a time, with a cache of keys and values; same bits as the full forward.
 
-May import: arithmetic, layers, model, weights.
+May import: layers, layout, model, weights.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Text from a trained state: the same text on every machine for the same seed.
 
-May import: arithmetic, decoder, state, weights, errors.
+May import: arithmetic, decoder, layout, state, weights, errors.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One file: name of the blob (32 bytes), its size (8), the SHA-256 of every part, then the blob, with
 holes where parts are missing. It is only memory: whoever reads it checks every part.
 
-May import: errors.
+May import: nothing of ours.
 """
 
 from __future__ import annotations

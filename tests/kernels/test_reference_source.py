@@ -20,9 +20,6 @@ ALLOWED_NUMPY = {
     # correctly rounded, exact, or integer
     "abs", "count_nonzero", "multiply", "rint", "sqrt", "where",
 }  # fmt: skip
-ALLOWED_METHODS = {
-    "astype", "reshape", "transpose", "view", "bit_length", "items", "tobytes",
-}  # fmt: skip
 FORBIDDEN_METHODS = {
     "sum", "mean", "max", "min", "dot", "prod", "cumsum", "std", "var", "ptp", "trace",
 }  # fmt: skip

@@ -106,10 +106,6 @@ MOODS = _phrases(
     "grateful, bored, brave, careful"
 )
 COLOURS = _phrases("red, blue, green, yellow, white, black, brown, grey, orange, purple")
-ADVERBS = _phrases(
-    "slowly, quickly, quietly, carefully, gladly, suddenly, often, never, always, secretly, "
-    "patiently, soon, at once, without a word, with great care, in the end"
-)
 ACTIONS = _verbs(
     "find/finds/found/found carry/carries/carried/carried sell/sells/sold/sold "
     "buy/buys/bought/bought repair/repairs/repaired/repaired hide/hides/hid/hidden "
