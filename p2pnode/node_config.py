@@ -40,7 +40,7 @@ class NodeConfig:
     reference: bool = False
     """Compute with the numpy reference kernels instead of numba."""
     threads: int | None = None
-    """Threads that compute; None: as many as there are cores, less one for the network."""
+    """Threads that compute; None: physical cores, less one for the network."""
     addresses: Literal["auto", "loopback", "all", "relay"] = "auto"
     ice_servers: tuple[str, ...] = ()
     """STUN and TURN servers, as `net.ice_servers.IceServer.parse` reads them."""

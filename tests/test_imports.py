@@ -11,7 +11,8 @@ PACKAGES = ("p2pnode", "signaling", "kernels")
 # A layer may import from its own row and from the rows below it.
 LAYERS = (
     (
-        *("p2pnode.cli", "p2pnode.demo", "p2pnode.join"),
+        *("p2pnode.cli", "p2pnode.cli_train", "p2pnode.cli_tools", "p2pnode.cli_types"),
+        *("p2pnode.demo", "p2pnode.join"),
         *("p2pnode.generate_command", "p2pnode.rehearse_command", "p2pnode.devices_command"),
         "p2pnode.reproduce_command",
     ),
@@ -33,9 +34,9 @@ SOLE_IMPORTERS = {
     "kernels": ("p2pnode.train.arithmetic",),
     "prompt_toolkit": ("p2pnode.ui",),
     "numba": ("kernels",),
-    "p2pnode.rehearse": ("p2pnode.cli", "p2pnode.rehearse_command"),
+    "p2pnode.rehearse": ("p2pnode.cli_tools", "p2pnode.rehearse_command"),
     "asyncio": (
-        *("p2pnode.cli", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
+        *("p2pnode.cli_train", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
         *(
             "p2pnode.session",
             "p2pnode.share",

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from p2pnode import rehearse_command
-from p2pnode.cli import EXIT_CODES, REHEARSE_HELP, main
+from p2pnode.cli import main
+from p2pnode.cli_tools import REHEARSE_HELP
+from p2pnode.cli_types import EXIT_CODES
 from p2pnode.errors import RehearsalError, UsageError
 from p2pnode.protocol.recover import Repair
 from p2pnode.rehearse.campaign import Tally

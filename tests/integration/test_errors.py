@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2pnode import errors
-from p2pnode.cli import EXIT_CODES
+from p2pnode.cli_types import EXIT_CODES
 from signaling.app import SignalingServer
 from tests.integration.conftest import ROOT, run_cli
 

@@ -1,0 +1,200 @@
+"""The commands beside training: `generate`, `rehearse`, `devices` and `reproduce`.
+
+May import: cli_types, these commands, rehearse.faults, node_config, errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from p2pnode.cli_types import EXIT_CODES, Commands, natural, positive
+from p2pnode.errors import UsageError
+from p2pnode.node_config import default_home
+
+REHEARSE_HELP = """Run the step protocol in a simulated network, with a toy model, through
+disasters drawn from a seed. Whatever happens, every node that lives must end
+with the state of the undisturbed one-node run. A run that breaks this promise
+is reduced to the faults that matter and printed with the command that runs it
+again; the exit code is then 20.
+
+Kinds of faults: crash, restart, wipe (restart without its disk), freeze, clock
+(suspended, then the clock leaps), slow, flap, oneway, stall (bulk of one link
+vanishes), missing (a pair without a link), partition, signaling (the server is
+away), delay, reorder, duplicate, join, leave, stop, change (of settings),
+full (a disk), data (goes away), wrong (a machine computes or says something
+wrong); `none` for none."""
+
+REPRODUCE_HELP = """A node that meets a wrong result saves a folder `wrong-run-…` in --out. This
+computes the result again, with this machine's kernels and with the reference,
+and says who was right and which operation differs first."""
+
+
+def add_generate(commands: Commands) -> None:
+    generate = commands.add_parser(
+        "generate",
+        help="print text from a checkpoint",
+        description="Print text that continues a prompt: the same text on every machine for the "
+        "same seed.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    generate.set_defaults(run=_generate)
+    generate.add_argument(
+        "checkpoint", type=Path, help="a checkpoint file, or a folder: its newest one"
+    )
+    generate.add_argument("--prompt", default="The ", help="text to continue (default 'The ')")
+    generate.add_argument(
+        "--tokens",
+        type=positive,
+        default=300,
+        metavar="N",
+        help="how many bytes to make (default 300)",
+    )
+    generate.add_argument(
+        "--temperature", type=float, default=0.8, help="0 always takes the likeliest (default 0.8)"
+    )
+    generate.add_argument(
+        "--top-k", type=int, default=40, help="choose among the K likeliest, 0 for all (default 40)"
+    )
+    generate.add_argument("--seed", type=int, default=0, help="seed of the choices (default 0)")
+    generate.add_argument(
+        "--reference", action="store_true", help="use the numpy reference kernels"
+    )
+
+
+def add_rehearse(commands: Commands) -> None:
+    rehearse = commands.add_parser(
+        "rehearse",
+        help="run the protocol through simulated disasters",
+        description=REHEARSE_HELP,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    rehearse.set_defaults(run=_rehearse)
+    which = rehearse.add_mutually_exclusive_group()
+    which.add_argument(
+        "--seeds", type=positive, default=200, metavar="N", help="how many runs (default 200)"
+    )
+    which.add_argument("--seed", type=natural, metavar="S", help="this run alone")
+    rehearse.add_argument(
+        "--first-seed", type=natural, default=0, metavar="S", help="the first run (default 0)"
+    )
+    rehearse.add_argument(
+        "--nodes",
+        type=positive,
+        default=None,
+        metavar="N",
+        help="machines at the start, up to 16 (default: one to five, by the seed)",
+    )
+    rehearse.add_argument(
+        "--faults", default=None, metavar="LIST", help="kinds of faults (default: all of them)"
+    )
+    rehearse.add_argument(
+        "--only",
+        default=None,
+        metavar="NUMBERS",
+        help="with --seed: of its faults only those of these numbers",
+    )
+    rehearse.add_argument(
+        "--jobs", type=positive, default=1, metavar="N", help="processes (default 1)"
+    )
+    rehearse.add_argument(
+        "--trace", action="store_true", help="with --seed: print every event and effect"
+    )
+
+
+def add_devices(commands: Commands) -> None:
+    devices = commands.add_parser(
+        "devices",
+        help="list, forget, block or allow the machines this host has decided about",
+        description="Machines that were let in or blocked at this machine's prompt. `join "
+        "--approve known` lets known ones in without a question; blocked ones are never asked "
+        "about.",
+    )
+    devices.set_defaults(run=_devices)
+    devices.add_argument(
+        "action", nargs="?", choices=("list", "forget", "block", "allow"), default="list"
+    )
+    devices.add_argument("id", nargs="?", help="a device's id, or its beginning")
+    devices.add_argument(
+        "--home",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="folder of this machine's key (default: the user's settings folder, or P2PNODE_HOME)",
+    )
+
+
+def add_reproduce(commands: Commands) -> None:
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="compute again what a bundle of a wrong result disputes",
+        description=REPRODUCE_HELP,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    reproduce.set_defaults(run=_reproduce)
+    reproduce.add_argument("bundle", type=Path, help="the folder")
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from p2pnode.generate_command import generate
+
+    return generate(
+        arguments.checkpoint,
+        prompt=arguments.prompt,
+        tokens=arguments.tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        seed=arguments.seed,
+        reference=arguments.reference,
+    )
+
+
+def _rehearse(arguments: argparse.Namespace) -> int:
+    from p2pnode.rehearse.faults import ALL, Kind
+    from p2pnode.rehearse_command import MOST_NODES, Options, rehearse
+
+    known = {kind.value: kind for kind in Kind}
+    kinds = ALL
+    if arguments.faults is not None:
+        names = [] if arguments.faults == "none" else arguments.faults.split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise UsageError(
+                f"there is no fault {unknown[0]!r}; there are {', '.join(known)} and none"
+            )
+        kinds = tuple(kind for kind in ALL if kind.value in names)
+    only = None
+    if arguments.only is not None:
+        parts = [] if arguments.only == "none" else arguments.only.split(",")
+        if not all(part.isdecimal() for part in parts):
+            raise UsageError(f"--only takes numbers such as 0,2 or none, not {arguments.only!r}")
+        only = tuple(int(part) for part in parts)
+    if arguments.nodes is not None and arguments.nodes > MOST_NODES:
+        raise UsageError(f"--nodes can be at most {MOST_NODES}")
+    one = arguments.seed is not None
+    return rehearse(
+        Options(
+            first=arguments.seed if one else arguments.first_seed,
+            seeds=1 if one else arguments.seeds,
+            nodes=arguments.nodes,
+            kinds=kinds,
+            trace=arguments.trace,
+            only=only,
+            jobs=arguments.jobs,
+        )
+    )
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    from p2pnode.devices_command import devices
+
+    return devices(arguments.home or default_home(), arguments.action, arguments.id)
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from p2pnode.reproduce_command import reproduce
+
+    return reproduce(arguments.bundle)

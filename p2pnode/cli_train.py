@@ -1,0 +1,318 @@
+"""The commands that train: `join` and `demo`, their options and what they hand over.
+
+May import: cli_types, demo, join, protocol.code, config, node_config, errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from p2pnode.cli_types import EXIT_CODES, Commands, node_at_step, node_list, port, positive, rate
+from p2pnode.config import PRESETS, RunOptions
+from p2pnode.errors import UsageError
+from p2pnode.node_config import NodeConfig, default_home, ice_servers, room_code, signal_url
+
+JOIN_HELP = """Join a room and train. The first machine in a room is its host: it is
+asked to approve each machine that joins, types `start`, and its run options
+below decide what is trained.
+
+  on the first machine:   python -m p2pnode join --serve
+  on the others:          the command that the first one prints
+
+Machines may come and go while it trains; at the end every machine holds the same checkpoint.
+Type `help` at the prompt for the commands there."""
+
+DEMO_HELP = """Start a signaling server and several nodes on this machine, over real WebRTC on
+loopback only, and train one model. Ends with the loss, every node's hash (all
+equal) and a checkpoint."""
+
+
+def add_join(commands: Commands) -> None:
+    join = commands.add_parser(
+        "join",
+        help="join a room and train; the first in a room is its host",
+        description=JOIN_HELP,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    join.set_defaults(run=_join)
+    room = join.add_argument_group("room")
+    room.add_argument(
+        "--room",
+        metavar="CODE",
+        help="room code or invite CODE@SERVER (or P2PNODE_ROOM); a host without one makes one",
+    )
+    room.add_argument(
+        "--room-file", type=Path, metavar="FILE", help="read the room code from a file"
+    )
+    room.add_argument(
+        "--nearby",
+        action="store_true",
+        help="no code: meet machines behind the same public address (the first one is the host); "
+        "six words to compare appear at both terminals, and both owners are asked",
+    )
+    room.add_argument("--signal", metavar="URL", help="signaling server (or P2PNODE_SIGNAL)")
+    room.add_argument(
+        "--serve", action="store_true", help="run the signaling server in this process too"
+    )
+    room.add_argument("--port", type=port, default=8765, help="port for --serve (default 8765)")
+    room.add_argument(
+        "--bind",
+        default="0.0.0.0",
+        metavar="ADDRESS",
+        help="address for --serve (default 0.0.0.0: every interface)",
+    )
+    room.add_argument(
+        "--guest",
+        action="store_true",
+        help="never become host: end with an error if the room has none",
+    )
+    room.add_argument(
+        "--name", help="how others see this machine (default: a word made from its key)"
+    )
+    room.add_argument(
+        "--approve",
+        choices=("ask", "known", "all"),
+        default="ask",
+        help="host: ask for each machine (default), only for those never let in, or let "
+        "everyone with the code in",
+    )
+    room.add_argument(
+        "--start-when",
+        type=positive,
+        metavar="N",
+        help="host: start by itself when N nodes, this one included, are connected",
+    )
+    _add_run_options(join)
+    local = join.add_argument_group("this machine")
+    local.add_argument(
+        "--resume",
+        metavar="PATH",
+        help="host: continue from a checkpoint; `auto` takes the newest in --out",
+    )
+    local.add_argument(
+        "--out",
+        type=Path,
+        default=Path("p2pnode-runs"),
+        metavar="DIR",
+        help="checkpoints and logs (default ./p2pnode-runs)",
+    )
+    local.add_argument(
+        "--home",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="folder of this machine's key (default: the user's settings folder, or P2PNODE_HOME)",
+    )
+    local.add_argument(
+        "--checkpoint-every",
+        type=positive,
+        default=100,
+        metavar="STEPS",
+        help="steps between checkpoints (default 100)",
+    )
+    local.add_argument(
+        "--keep", type=positive, default=3, metavar="N", help="checkpoints kept (default 3)"
+    )
+    local.add_argument(
+        "--audit",
+        type=rate,
+        default=0.01,
+        metavar="RATE",
+        help="share of other nodes' work that is computed again here, to find wrong results that "
+        "show in no other way: 0 (never) to 1 (all); default 0.01. Costs about as much of this "
+        "machine's time as the share says",
+    )
+    local.add_argument(
+        "--reference",
+        action="store_true",
+        help="compute with the numpy reference kernels (slow, same bits)",
+    )
+    local.add_argument(
+        "--threads",
+        type=positive,
+        default=None,
+        metavar="N",
+        help="threads that compute (default: physical cores less one); the bits are the same",
+    )
+    local.add_argument(
+        "--addresses",
+        choices=("auto", "loopback", "all", "relay"),
+        default="auto",
+        help="addresses offered to peers (default: loopback if the server is on loopback, else "
+        "all; relay: only through TURN, so that the others do not learn this machine's address)",
+    )
+    local.add_argument(
+        "--stun",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="stun:HOST:PORT instead of the signaling server's; may be repeated",
+    )
+    local.add_argument(
+        "--turn",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="relay for networks that let nothing else through: turn:USER:PASSWORD@HOST:PORT, with "
+        "?transport=tcp where UDP is blocked, turns: for TLS; may be repeated (or P2PNODE_TURN); "
+        "replaces those that the signaling server lends",
+    )
+    local.add_argument("--json-events", action="store_true", help="print events as JSON lines")
+
+
+def add_demo(commands: Commands) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="watch several nodes on this machine train one model to one hash",
+        description=DEMO_HELP,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    demo.set_defaults(run=_demo)
+    demo.add_argument(
+        "--nodes", type=positive, default=3, metavar="N", help="node processes (default 3)"
+    )
+    demo.add_argument(
+        "--kill",
+        type=node_at_step,
+        action="append",
+        default=[],
+        metavar="NODE@STEP",
+        help="SIGKILL a node in the middle of a step; node 1 is the host",
+    )
+    demo.add_argument(
+        "--join",
+        type=node_at_step,
+        action="append",
+        default=[],
+        metavar="NODE@STEP",
+        help="start one more node when a step begins",
+    )
+    demo.add_argument(
+        "--reference-nodes",
+        type=node_list,
+        default=(),
+        metavar="NODES",
+        help="nodes that compute with the numpy reference kernels, e.g. 2,3",
+    )
+    demo.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="new folder for checkpoints and logs (default ./p2pnode-runs/demo-1, -2, …)",
+    )
+    demo.add_argument(
+        "--json", action="store_true", help="end with one JSON object on the last line"
+    )
+    _add_run_options(demo, preset="nano")
+
+
+def _add_run_options(command: argparse.ArgumentParser, preset: str = "tiny") -> None:
+    run = command.add_argument_group("run (used if this node is the host)")
+    sizes = "; ".join(f"{name}: {value.about}" for name, value in PRESETS.items())
+    run.add_argument(
+        "--preset",
+        choices=tuple(PRESETS),
+        default=preset,
+        help=f"model size (default {preset}). {sizes}",
+    )
+    run.add_argument(
+        "--data",
+        metavar="PATH",
+        default=None,
+        help="a text file or a folder of them (default: the built-in English corpus)",
+    )
+    run.add_argument("--steps", type=positive, default=None, help="optimizer steps")
+    run.add_argument(
+        "--slots",
+        type=positive,
+        default=None,
+        help="micro-batches per step, shared out among the nodes",
+    )
+    run.add_argument("--micro-batch", type=positive, default=None, help="sequences per micro-batch")
+    run.add_argument("--lr", type=float, default=None, help="peak learning rate")
+    run.add_argument("--warmup", type=int, default=None, help="steps of linear warm-up")
+    run.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the weights and the order of the data (default 0)",
+    )
+    run.add_argument(
+        "--eval-every",
+        type=int,
+        default=50,
+        metavar="STEPS",
+        help="steps between held-out losses, 0 for never (default 50)",
+    )
+    shape = {
+        "width": "width of the model",
+        "layers": "layers of the model",
+        "heads": "attention heads of a layer",
+        "ffn": argparse.SUPPRESS,
+        "seq-len": "tokens of a sequence",
+    }
+    for name, told in shape.items():
+        run.add_argument(f"--{name}", type=positive, default=None, metavar="N", help=told)
+
+
+def _run_options(arguments: argparse.Namespace) -> RunOptions:
+    return RunOptions(**{name: getattr(arguments, name) for name in RunOptions.__struct_fields__})
+
+
+def _join(arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from p2pnode.join import join
+    from p2pnode.protocol.code import Invite, parse_invite
+
+    given = room_code(arguments.room, arguments.room_file)
+    if arguments.nearby and (arguments.room or arguments.room_file):
+        raise UsageError("--nearby is for joining without a room code; give one or the other")
+    invite = parse_invite(given) if given is not None and not arguments.nearby else Invite("")
+    server = arguments.signal or invite.server
+    if arguments.serve and server:
+        raise UsageError("--serve starts a signaling server here; leave out the other server")
+    config = NodeConfig(
+        signal="" if arguments.serve else signal_url(server),
+        code=invite.code or None,
+        name=arguments.name or "",
+        home=arguments.home or default_home(),
+        out=arguments.out,
+        nearby=arguments.nearby,
+        guest=arguments.guest,
+        approve=arguments.approve,
+        start_when=arguments.start_when,
+        reference=arguments.reference,
+        threads=arguments.threads,
+        addresses=arguments.addresses,
+        ice_servers=ice_servers(arguments.stun, arguments.turn),
+        audit=arguments.audit,
+        checkpoint_every=arguments.checkpoint_every,
+        keep=arguments.keep,
+        json_events=arguments.json_events,
+    )
+    serve = (arguments.bind, arguments.port) if arguments.serve else None
+    return asyncio.run(
+        join(config, _run_options(arguments), arguments.data, arguments.resume, serve)
+    )
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from p2pnode.demo import Plan, demo, next_folder
+
+    return demo(
+        Plan(
+            nodes=arguments.nodes,
+            kills=tuple(arguments.kill),
+            joins=tuple(arguments.join),
+            reference=arguments.reference_nodes,
+            out=arguments.out or next_folder(Path("p2pnode-runs")),
+            data=arguments.data,
+            options=_run_options(arguments),
+            json=arguments.json,
+        )
+    )
