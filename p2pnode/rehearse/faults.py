@@ -1,6 +1,6 @@
 """What can happen to a simulated group: the kinds of faults, and one fault as a plain value.
 
-May import: limits, protocol, machine, world. `draw` takes a fault from a seeded generator,
+May import: limits, protocol, defects, machine, world. `draw` takes a fault from a seeded generator,
 `arrange` puts it into a world's future. A fault names everything about itself, so any subset of a
 run's faults is a run as well (see shrink).
 """
@@ -13,7 +13,8 @@ import random
 
 from p2pnode.limits import LIMITS
 from p2pnode.protocol import events as ev
-from p2pnode.rehearse.machine import Defects, Machine
+from p2pnode.rehearse.defects import Defects
+from p2pnode.rehearse.machine import Machine
 from p2pnode.rehearse.world import World
 
 

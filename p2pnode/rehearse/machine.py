@@ -1,7 +1,7 @@
 """A simulated machine: a step core, the toy model, a computing thread, a disk and a clock.
 
-May import: errors, limits, protocol, toy. Runs the core's effects; the network and time belong to
-`world`.
+May import: errors, limits, protocol, defects, toy. Runs the core's effects; the network and time
+belong to `world`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.messages import (
     Answer,
-    Buffer,
     Contribution,
     PeerId,
     Pledge,
@@ -35,6 +34,7 @@ from p2pnode.protocol.messages import (
 from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.protocol.setup import Setup
 from p2pnode.rehearse import toy
+from p2pnode.rehearse.defects import Defects, forge, off_by_one
 
 if TYPE_CHECKING:
     from p2pnode.rehearse.world import World
@@ -65,76 +65,6 @@ COMMON, OWN, SPARE = 0, 1, 2
 def sign(peer: PeerId, digest: bytes) -> bytes:
     """Stands for a signature: nothing in a simulated world makes one for somebody else."""
     return hashlib.sha256(peer + digest).digest()
-
-
-@dataclass
-class Defects:
-    """What is wrong with a machine; steps count from 1, 0 means never."""
-
-    bad_probe_at: int = 0
-    no_probe_at: int = 0
-    wrong_apply_at: int = 0
-    denies: bool = False
-    """A wrong apply is not found by its own recomputation."""
-    wrong_gradient_at: int = 0
-    """Its gradients of this step are wrong, in the same way in everything it says about them: only
-    an audit finds it."""
-    false_claim_at: int = 0
-    strips_probe_at: int = 0
-    """Its contributions from this step on say that no probe ran."""
-    corrupts_parts_at: int = 0
-    """Its contributions to this step have another payload than it pledged."""
-    adds_wrongly_at: int = 0
-    """The first sum it makes of this step is wrong, for itself too; a recount is right."""
-    corrupts_sums_at: int = 0
-    """Its sums of this step have another payload than their summary says."""
-    two_faced_at: int = 0
-    """Of its sums of this step, every other peer in join order gets a corrupted one."""
-    forges_sums_at: int = 0
-    """Its sums of this step are wrong, but have the checksum of the evidence."""
-    forges_some_at: int = 0
-    """Every other peer in join order gets such sums."""
-    two_faced_work_at: int = 0
-    """It pledges and sends other work of this step to every other peer, with the same checksum."""
-    contradicts_evidence_at: int = 0
-    """The bytes that it pledges and sends for this step are not those of its evidence."""
-    lies_in_check_at: int = 0
-    """It tells wrong checksums of what it contributed to this step."""
-    withholds_at: int = 0
-    """It tells none."""
-    wrong_summary_at: int = 0
-    """Its sums of this step have another summary than their evidence gives."""
-
-    @property
-    def wrong_state(self) -> bool:
-        """Its state may differ from what the sums it has give."""
-        return self.wrong_apply_at > 0
-
-    @property
-    def grave(self) -> bool:
-        """Who is right can only be told while all are in one group."""
-        return self.wrong_state or self.wrong_gradient_at > 0
-
-    def __str__(self) -> str:
-        parts = [
-            f"{name.removesuffix('_at').replace('_', ' ')}"
-            + (f" at step {value}" if name.endswith("_at") else "")
-            for name, value in vars(self).items()
-            if value
-        ]
-        return ", ".join(parts) or "sound"
-
-
-def _off_by_one(payload: Buffer) -> Buffer:
-    return toy.pack([value + 1 for value in toy.unpack(payload)])
-
-
-def _forge(payload: Buffer, low: int) -> bytes:
-    """Other values, which begin at element `low`, with the same fixed checksum."""
-    values = list(toy.unpack(payload))
-    values[0] += low + 2
-    values[1] -= low + 1
-    return toy.pack(values)
 
 
 @dataclass
@@ -395,15 +325,15 @@ class Machine:
                 changed = replace(send, message=self._signed_anew(message, probe=b""))
             if message.step == defects.two_faced_work_at and odd and message.peer == self.me:
                 held = self.core._contributor.of(message.step)[message.slots]
-                forged = digest_pieces(_forge(held.payload, 0), Shard(0, 1), toy.PARAMETERS)
+                forged = digest_pieces(forge(held.payload, 0), Shard(0, 1), toy.PARAMETERS)
                 changed = replace(send, message=self._signed_anew(message, pieces=forged))
         elif isinstance(message, Contribution):
             if message.step == defects.corrupts_parts_at:
-                changed = replace(send, payload=_off_by_one(send.payload))
+                changed = replace(send, payload=off_by_one(send.payload))
             if message.step == defects.two_faced_work_at and odd:
                 held = self.core._contributor.of(message.step)[message.slots]
                 low, high = message.shard.bounds(toy.PARAMETERS)
-                changed = replace(send, payload=_forge(held.payload, 0)[4 * low : 4 * high])
+                changed = replace(send, payload=forge(held.payload, 0)[4 * low : 4 * high])
         elif isinstance(message, Answer):
             if message.step == defects.lies_in_check_at and message.values:
                 values = tuple((slots, value ^ 1) for slots, value in message.values)
@@ -414,9 +344,9 @@ class Machine:
             low, high = message.shard.bounds(toy.PARAMETERS)
             forger = message.step in (defects.forges_sums_at, defects.forges_some_at if odd else 0)
             if forger and high - low > 1:
-                changed = replace(send, payload=_forge(send.payload, low))
+                changed = replace(send, payload=forge(send.payload, low))
             if message.step in (defects.corrupts_sums_at, defects.two_faced_at if odd else 0):
-                changed = replace(send, payload=_off_by_one(send.payload))
+                changed = replace(send, payload=off_by_one(send.payload))
             if message.step == defects.wrong_summary_at:
                 wrong = structs.replace(message.summary, loss=message.summary.loss + 1)
                 changed = replace(send, message=structs.replace(message, summary=wrong))
@@ -501,7 +431,7 @@ class Machine:
             probe = b""
         payload = toy.pack(toy.add([values for _, values in results]))
         if self.defects.contradicts_evidence_at == task.step and not task.reference:
-            payload = bytes(_off_by_one(payload))
+            payload = bytes(off_by_one(payload))
             self.cheated = True
         return ev.Computed(
             task.step,

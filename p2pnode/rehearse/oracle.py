@@ -1,11 +1,11 @@
 """What must come out of a run, whatever happened in it.
 
-May import: protocol, machine, toy, world.
+May import: protocol, defects, machine, toy, world.
 
 No sound node ever commits a state other than that of the undisturbed one-node run of its chain;
 every sound node that lives at the end has finished with the right hash of the last step of one
-chain, the one that beats the others. Where the
-protocol promises less, the oracle excuses the node and says so: `check` returns how often.
+chain, the one that beats the others. Where the protocol promises less, the oracle excuses the node
+and says so: `check` returns how often.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections import Counter
 
 from p2pnode.protocol.effects import Kind, Report
 from p2pnode.rehearse import toy
-from p2pnode.rehearse.machine import Defects, Machine
+from p2pnode.rehearse.defects import Defects
+from p2pnode.rehearse.machine import Machine
 from p2pnode.rehearse.world import World
 
 UNJUDGED = "a machine that is wrong was not judged"

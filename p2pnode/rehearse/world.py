@@ -3,7 +3,7 @@
 A link carries two ordered channels (control, bulk) in each direction. A reset loses what is on
 its way. Delays differ from message to message, so channels and links overtake each other.
 
-May import: limits, protocol, machine, toy.
+May import: limits, protocol, defects, machine, toy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.messages import PeerId, Priority, decode, encode
 from p2pnode.rehearse import toy
-from p2pnode.rehearse.machine import ROOM, Defects, Machine
+from p2pnode.rehearse.defects import Defects
+from p2pnode.rehearse.machine import ROOM, Machine
 
 DELAYED = 3.0
 """Seconds: well below the silence after which a peer is given up."""

@@ -8,7 +8,8 @@ from typing import TypeVar
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol.effects import Effect
 from p2pnode.protocol.messages import Message
-from p2pnode.rehearse.machine import Defects, Machine
+from p2pnode.rehearse.defects import Defects
+from p2pnode.rehearse.machine import Machine
 from p2pnode.rehearse.oracle import check, over
 from p2pnode.rehearse.world import World
 

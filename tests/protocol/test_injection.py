@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from p2pnode.protocol import effects as ef
-from p2pnode.rehearse.machine import Defects
+from p2pnode.rehearse.defects import Defects
 from tests.harness.calm import Recorder
 
 RUNS = 12

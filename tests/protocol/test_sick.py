@@ -6,7 +6,7 @@ import pytest
 
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol.messages import Contribution
-from p2pnode.rehearse.machine import Defects
+from p2pnode.rehearse.defects import Defects
 from p2pnode.rehearse.oracle import check, over
 from tests.harness.calm import Recorder
 

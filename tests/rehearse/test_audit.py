@@ -13,7 +13,7 @@ from p2pnode.protocol.chain import END, Chain
 from p2pnode.protocol.ending import Finish
 from p2pnode.protocol.identity import Identity, PeerId
 from p2pnode.rehearse import toy
-from p2pnode.rehearse.machine import Defects
+from p2pnode.rehearse.defects import Defects
 from p2pnode.rehearse.oracle import over, undetected
 from tests.harness.calm import Recorder
 
