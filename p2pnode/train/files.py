@@ -13,6 +13,7 @@ import unicodedata
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from p2pnode.errors import DataError
 from p2pnode.limits import LIMITS, MIB, Limits
@@ -49,10 +50,13 @@ def read_texts(spec: str, limits: Limits = LIMITS) -> Texts:
     """Read the file or folder `spec` (a path or an fsspec URL). Raises DataError."""
     try:
         fs, root = fsspec.core.url_to_fs(spec)
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(f"Cannot open {spec!r}: {error}") from None
+    try:
         info = fs.info(root)
     except FileNotFoundError:
-        raise DataError(f"There is no file or folder {spec!r}; check --data.") from None
-    except (OSError, ValueError, ImportError) as error:
+        raise _missing(fs, spec) from None
+    except Exception as error:  # every kind of source has its own
         raise DataError(f"Cannot open {spec!r}: {error}") from None
     skipped = Skipped()
     if info["type"] == "directory":
@@ -77,7 +81,7 @@ def _walk(fs: Any, root: str, skipped: Skipped, limits: Limits) -> list[tuple[st
         prefix, folder = folders.pop()
         try:
             entries = fs.ls(folder, detail=True)
-        except OSError as error:
+        except Exception as error:  # as above
             raise DataError(f"Cannot read the folder {folder!r}: {error}") from None
         seen += len(entries)
         if seen > limits.data_entries:
@@ -122,13 +126,15 @@ def _read(
             with fs.open(path, "rb") as file:
                 raw = _read_text(file, limits.data_bytes - total + 1)
         except FileNotFoundError:
+            if not isinstance(fs, LocalFileSystem):
+                raise _missing(fs, path) from None  # or what is read would depend on its luck
             skipped.other += 1  # a link whose target is gone
             continue
-        except OSError as error:
-            raise DataError(f"Cannot read {path!r}: {error}") from None
         except UnicodeDecodeError:
             skipped.binary += 1
             continue
+        except Exception as error:  # as above
+            raise DataError(f"Cannot read {path!r}: {error}") from None
         if not raw:
             skipped.empty += 1
             continue
@@ -160,6 +166,16 @@ def _read_text(file: Any, most: int) -> bytes:
     if left:  # else cut off, perhaps inside a character
         decoder.decode(b"", final=True)
     return b"".join(parts)
+
+
+def _missing(fs: Any, path: str) -> DataError:
+    if isinstance(fs, LocalFileSystem):
+        return DataError(f"There is no file or folder {path!r}; check --data.")
+    # fsspec says so of a server that is busy or away, too
+    return DataError(
+        f"Cannot get {path!r}: its server has nothing of this name, is busy or does not answer. "
+        "Check --data, or try again later."
+    )
 
 
 def _too_large(spec: str, size: int, limits: Limits) -> DataError:

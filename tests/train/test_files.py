@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import http.server
 import os
+import threading
 import unicodedata
 
+import fsspec
 import pytest
 
 from p2pnode.errors import DataError
@@ -96,6 +99,58 @@ def test_missing(tmp_path):
 def test_an_unusable_name_is_a_sentence(spec):
     with pytest.raises(DataError, match=r"no file|Cannot open"):
         read_texts(spec)
+
+
+@pytest.fixture
+def web():
+    """URL of a server whose answers are as bad as the path says."""
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            status = {"/busy": 503, "/throttled": 429, "/missing": 404}.get(self.path, 200)
+            self.send_response(status)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(b"x" * (50 if self.path == "/cut" else 100))
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_web_server_that_fails_is_a_sentence_that_does_not_call_the_text_missing(web):
+    assert read_texts(f"{web}/good").contents == (b"x" * 100,)
+    for path in ("busy", "throttled", "missing"):
+        with pytest.raises(DataError, match="is busy or does not answer"):
+            read_texts(f"{web}/{path}")
+    with pytest.raises(DataError, match="Cannot read 'http"):
+        read_texts(f"{web}/cut")
+
+
+def test_nothing_is_left_out_because_a_server_did_not_give_it(monkeypatch):
+    """Of a link whose target is gone that is right; here the machines would read different text."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/texts/a.txt": b"text", "/texts/b.txt": b"more"})
+    real = type(memory).open
+
+    def gone(self, path, *args, **kwargs):
+        if path.endswith("b.txt"):
+            raise FileNotFoundError(path)
+        return real(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(type(memory), "open", gone)
+    with pytest.raises(DataError, match=r"Cannot get '/texts/b\.txt'"):
+        read_texts("memory://texts")
+    memory.rm("/texts", recursive=True)
 
 
 def test_neither_file_nor_folder(tmp_path):
