@@ -78,7 +78,7 @@ def _step(
         for parameter in w.values():
             parameter.grad = None
         loss = run()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return float(loss.item())
 
     return step
