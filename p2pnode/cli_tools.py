@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from p2pnode.cli_types import EXIT_CODES, Commands, natural, positive
+from p2pnode.cli_types import Commands, add_command, natural, positive
 from p2pnode.errors import UsageError
 from p2pnode.node_config import default_home
 
@@ -31,15 +31,13 @@ and says who was right and which operation differs first."""
 
 
 def add_generate(commands: Commands) -> None:
-    generate = commands.add_parser(
+    generate = add_command(
+        commands,
         "generate",
-        help="print text from a checkpoint",
-        description="Print text that continues a prompt: the same text on every machine for the "
-        "same seed.",
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _generate,
+        "print text from a checkpoint",
+        "Print text that continues a prompt: the same text on every machine for the same seed.",
     )
-    generate.set_defaults(run=_generate)
     generate.add_argument(
         "checkpoint", type=Path, help="a checkpoint file, or a folder: its newest one"
     )
@@ -64,14 +62,13 @@ def add_generate(commands: Commands) -> None:
 
 
 def add_rehearse(commands: Commands) -> None:
-    rehearse = commands.add_parser(
+    rehearse = add_command(
+        commands,
         "rehearse",
-        help="run the protocol through simulated disasters",
-        description=REHEARSE_HELP,
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _rehearse,
+        "run the protocol through simulated disasters",
+        REHEARSE_HELP,
     )
-    rehearse.set_defaults(run=_rehearse)
     which = rehearse.add_mutually_exclusive_group()
     which.add_argument(
         "--seeds", type=positive, default=200, metavar="N", help="how many runs (default 200)"
@@ -127,14 +124,13 @@ def add_devices(commands: Commands) -> None:
 
 
 def add_reproduce(commands: Commands) -> None:
-    reproduce = commands.add_parser(
+    reproduce = add_command(
+        commands,
         "reproduce",
-        help="compute again what a bundle of a wrong result disputes",
-        description=REPRODUCE_HELP,
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _reproduce,
+        "compute again what a bundle of a wrong result disputes",
+        REPRODUCE_HELP,
     )
-    reproduce.set_defaults(run=_reproduce)
     reproduce.add_argument("bundle", type=Path, help="the folder")
 
 

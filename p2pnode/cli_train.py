@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from p2pnode.cli_types import EXIT_CODES, Commands, node_at_step, node_list, port, positive, rate
+from p2pnode.cli_types import Commands, add_command, node_at_step, node_list, port, positive, rate
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import UsageError
 from p2pnode.node_config import NodeConfig, default_home, ice_servers, room_code, signal_url
@@ -29,14 +29,9 @@ equal) and a checkpoint."""
 
 
 def add_join(commands: Commands) -> None:
-    join = commands.add_parser(
-        "join",
-        help="join a room and train; the first in a room is its host",
-        description=JOIN_HELP,
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    join = add_command(
+        commands, "join", _join, "join a room and train; the first in a room is its host", JOIN_HELP
     )
-    join.set_defaults(run=_join)
     room = join.add_argument_group("room")
     room.add_argument(
         "--room",
@@ -163,14 +158,13 @@ def add_join(commands: Commands) -> None:
 
 
 def add_demo(commands: Commands) -> None:
-    demo = commands.add_parser(
+    demo = add_command(
+        commands,
         "demo",
-        help="watch several nodes on this machine train one model to one hash",
-        description=DEMO_HELP,
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _demo,
+        "watch several nodes on this machine train one model to one hash",
+        DEMO_HELP,
     )
-    demo.set_defaults(run=_demo)
     demo.add_argument(
         "--nodes", type=positive, default=3, metavar="N", help="node processes (default 3)"
     )

@@ -1,4 +1,4 @@
-"""What the commands of the command line share: kinds of arguments, and the exit codes as told.
+"""What the commands share: how one is added, kinds of arguments, and the exit codes as told.
 
 May import: nothing of ours.
 """
@@ -6,6 +6,7 @@ May import: nothing of ours.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TypeAlias
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -24,6 +25,25 @@ EXIT_CODES = """exit codes:
                                           21   a benchmark could not be made
                                           130  interrupted before anything could be saved
 """
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    about: str,
+) -> argparse.ArgumentParser:
+    """A command that `run` carries out; `about` is shown as its lines are."""
+    command = commands.add_parser(
+        name,
+        help=summary,
+        description=about,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(run=run)
+    return command
 
 
 def positive(text: str) -> int:
