@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -88,7 +89,9 @@ def _torch(*arguments: Any) -> dict[str, Callable[[], float]]:
     try:
         torch = importlib.import_module("torch")
     except ImportError:
-        raise UsageError("PyTorch is not installed; use `--against numpy`.") from None
+        raise UsageError(
+            "PyTorch is not installed; install torch, or use `--against numpy`."
+        ) from None
     torch.set_num_threads(threads)
     torch_model = importlib.import_module("p2pnode.bench.torch_model")
     steps: dict[str, Callable[[], float]] = torch_model.steps(*model, "compile" in against)
@@ -115,4 +118,8 @@ def _profile(ops: kernels.Kernels, step: Callable[[kernels.Kernels], float]) -> 
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 
 from p2pnode import cli
 from p2pnode.bench import kernels as kernel_bench
 from p2pnode.bench import machine, rounds, step
-from p2pnode.config import ModelConfig
+from p2pnode.errors import UsageError
 from p2pnode.train.arithmetic import kernels
 
 
@@ -63,13 +64,29 @@ def test_a_products_row_compares_with_numpy(compiled_ops: kernels.Kernels) -> No
     assert float(row[4]) > 0
 
 
-def test_a_steps_table_names_every_candidate_and_operation(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = ModelConfig(vocab=64, width=16, layers=1, heads=2, ffn=24, seq_len=128)
-    monkeypatch.setattr(
-        step, "MODELS", {"small": (small.width, small.layers, small.heads, small.ffn, small.vocab)}
-    )
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "MODELS", {"small": (16, 1, 2, 24, 64)})
+
+
+@pytest.mark.usefixtures("small")
+def test_a_steps_table_names_every_operation(capsys: pytest.CaptureFixture[str]) -> None:
+    step.main(["--rounds", "1", "--against", "numpy"])
+    printed = capsys.readouterr().out
+    assert "| exact |" in printed
+    assert "linear_dw" in printed
+
+
+@pytest.mark.usefixtures("small")
+def test_without_torch_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UsageError, match="PyTorch is not installed"):
+        step.main(["--rounds", "1"])
+
+
+@pytest.mark.usefixtures("small")
+def test_a_step_has_the_loss_that_torch_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="PyTorch is in an extra of its own")
     step.main(["--rounds", "1", "--against", "torch"])
     printed = capsys.readouterr().out
     exact, torch = (
@@ -77,7 +94,6 @@ def test_a_steps_table_names_every_candidate_and_operation(
         for name in ("exact", "torch eager")
     )
     assert float(exact[5]) == pytest.approx(float(torch[5]), rel=1e-3)
-    assert "linear_dw" in printed
 
 
 @pytest.fixture(scope="module")
