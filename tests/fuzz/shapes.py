@@ -28,10 +28,11 @@ FEW = 4
 
 
 def modules() -> Iterator[ModuleType]:
-    """Every module of the two packages but the ones that run when imported."""
+    """Every module of the two packages but the ones that run when imported, and the one that needs
+    PyTorch."""
     for package in (p2pnode, signaling):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__"):
+            if not found.name.endswith(("__main__", ".torch_model")):
                 yield importlib.import_module(found.name)
 
 
