@@ -17,8 +17,9 @@ from tests.integration.switch import Switch
 
 STEPS = 60
 LOSSY_STEPS = 16
-PATIENCE = 60.0
-"""Seconds in which whoever takes part ends after the first has ended."""
+PATIENCE = 120.0
+"""Seconds in which whoever takes part ends after the first has ended: others wait half a minute for
+one that makes no progress, which then has to notice that they have gone and to go on alone."""
 PORT = 8765
 VOLUME = 4 << 20
 """Bytes of the disk that fills up."""
@@ -162,7 +163,8 @@ class Scene:
             async with asyncio.timeout(PATIENCE):
                 await until(lambda: not self._taking_part() - self._finished())
         late = self._taking_part() - self._finished()
-        assert not late, [(self.nodes[n].name, self.nodes[n].lines[-10:]) for n in late]
+        said = [f"{node.name}: {line}" for node in self.nodes.values() for line in node.lines[-12:]]
+        assert not late, f"{[NAMES[n] for n in late]} did not end\n{''.join(said)}"
         return {self.nodes[n].events("finished")[0]["hash"] for n in self._finished()}
 
     def _finished(self) -> set[int]:
