@@ -46,13 +46,13 @@ def check(world: World, *, disturbed: bool = False) -> Counter[str]:
     Returns how often each excuse was needed.
     """
     excuses: Counter[str] = Counter()
+    if world.wrong_alone and (world.wrong_commits or undetected(world)):
+        excuses[WRONG_ALONE] += 1
+        return excuses
     if undetected(world):
         if not any(m.missed + m.core.audits_missed for m in world.machines.values() if m.up):
             raise OracleError("wrong work was audited by everybody and found by nobody")
         excuses[NOT_AUDITED] += 1
-        return excuses
-    if world.wrong_commits and world.wrong_alone:
-        excuses[WRONG_ALONE] += 1
         return excuses
     if world.wrong_commits:
         raise OracleError(world.wrong_commits[0])

@@ -100,8 +100,8 @@ class World:
         """The run as it was started."""
         self.wrong_commits: list[str] = []
         self.wrong_alone = False
-        """A machine applied a step wrongly that nobody but it took part in: the others may have
-        its state from it, and nothing to compare it with."""
+        """A machine made a step wrongly that nobody but it took part in: the others may have its
+        state from it, and nothing to compare it with."""
         self.observe: Callable[[Machine, ef.Effect], object] | None = None
         self._links: dict[frozenset[PeerId], Link] = {}
         self._missing: set[frozenset[PeerId]] = set()
@@ -217,7 +217,8 @@ class World:
     def committed(self, machine: Machine, commit: ef.Commit) -> None:
         """A machine that applies wrongly cannot know it while it is alone; the others must."""
         right = toy.line(machine.chain.config)[commit.step]
-        if commit.step == machine.defects.wrong_apply_at and commit.state_hash != right:
+        wrong_at = machine.defects.wrong_apply_at, machine.defects.wrong_gradient_at
+        if commit.step in wrong_at and commit.state_hash != right:
             plan = machine.core.plan
             self.wrong_alone |= plan is not None and plan.roster == (machine.me,)
         if not machine.defects.wrong_state:

@@ -63,6 +63,12 @@ class Namespace:
             *self.within, "sh", "-c", f"echo {value} > /proc/sys/{setting.replace('.', '/')}"
         )
 
+    async def carries(self, device: str) -> None:
+        """Wait until a device runs, a moment after it was set up: until then a node that starts
+        here rightly leaves its address out."""
+        while "state UP" not in await _run("ip", "-n", self.name, "link", "show", device):
+            await asyncio.sleep(0.01)
+
 
 class Star:
     """A hub and its leaves."""
@@ -118,6 +124,7 @@ async def star(leaves: int) -> AsyncIterator[Star]:
             await leaf.ip("addr", "add", f"{leaf.address}/24", "dev", "up0")
             await leaf.ip("link", "set", "up0", "up")
             await leaf.ip("route", "add", "default", "via", f"10.77.{i}.1")
+            await leaf.carries("up0")
             net.leaves.append(leaf)
         yield net
 
@@ -160,13 +167,15 @@ async def home(router: Namespace, *, symmetric: bool) -> AsyncIterator[Namespace
         await machine.ip("addr", "add", "192.168.1.2/24", "dev", "eth0")
         await machine.ip("link", "set", "eth0", "up")
         await machine.ip("route", "add", "default", "via", "192.168.1.1")
+        await machine.carries("eth0")
         yield machine
 
 
-async def _run(*command: str) -> None:
+async def _run(*command: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     output, _ = await process.communicate()
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {output.decode(errors='replace')}")
+    return output.decode(errors="replace")

@@ -53,9 +53,10 @@ def test_a_recount_goes_on_when_the_cut_into_shards_changes() -> None:
     assert not isinstance(attempt(write(5783).only([0])), str)
 
 
-def test_who_is_wrong_alone_is_excused_and_counted() -> None:
+@pytest.mark.parametrize("seed", [20202, 558], ids=["apply", "gradient"])
+def test_who_is_wrong_alone_is_excused_and_counted(seed: int) -> None:
     """The leader makes a step wrongly that it makes alone: others have nothing to compare with."""
-    result = attempt(write(20202).only([0]))
+    result = attempt(write(seed).only([0]))
     assert not isinstance(result, str)
     assert result.excuses == {oracle.WRONG_ALONE: 1}
 
