@@ -66,8 +66,11 @@ class Namespace:
     async def carries(self, device: str) -> None:
         """Wait until a device runs, a moment after it was set up: until then a node that starts
         here rightly leaves its address out."""
-        while "state UP" not in await _run("ip", "-n", self.name, "link", "show", device):
+        for _ in range(500):
+            if "state UP" in await _run("ip", "-n", self.name, "link", "show", device):
+                return
             await asyncio.sleep(0.01)
+        raise RuntimeError(f"{device} of {self.name} does not come up")
 
 
 class Star:
