@@ -48,6 +48,8 @@ class Applier:
         board = self._board
         if board.applied == board.committed or self._check.passed < board.applied:
             return
+        if not self._check.witnessed(self._verdict.voices(board.applied).values()):
+            return
         if not self._verdict.committed():
             return
         board.committed = board.applied

@@ -68,7 +68,7 @@ class Beacon:
             received=self.received,
             frozen=self._catch_up.frozen,
             verified=self._verdict.verified,
-            checked=self._check.passed,
+            checked=self._check.vouched,
             claim=self._claim(),
             auditing=board.auditing,
             leaving=board.leaving,

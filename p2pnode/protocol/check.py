@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from p2pnode.protocol.board import Board
 from p2pnode.protocol.contribute import Contributor
@@ -69,6 +69,8 @@ class Check:
         self._guard = guard
         self.passed = board.applied
         """Last step whose sums are known to be right, as far as this node can know."""
+        self.borrowed = -1
+        """The last step whose sums could not be checked here: this node takes no part in it."""
         self._open: _Open | None = None
         self._tickets: dict[int, tuple[bytes, Slots | None]] = {}
         """What is being weighed, under which nonce; None: the sums."""
@@ -78,6 +80,7 @@ class Check:
         """Workers that were known to be wrong when the step began to be applied."""
         self._drawn = 0
         self._began_at = 0.0
+        self._borrowed_at = 0.0
 
     @property
     def said(self) -> tuple[bytes, dict[tuple[Slots, PeerId], int]]:
@@ -109,6 +112,8 @@ class Check:
         plan = board.plans.get(step)
         if plan is None or board.me not in plan.roster or _mine(board.me, sums):
             self.passed = step
+            self.borrowed = self.borrowed if _mine(board.me, sums) else step
+            self._borrowed_at = board.now
             return
         self._drawn += 1
         number = self._drawn.to_bytes(8, "big") + step.to_bytes(8, "big")
@@ -116,6 +121,25 @@ class Check:
         patience = PATIENCE * (board.limits.silence + took)
         self._open = _Open(step, nonce, patience, board.now)
         self._weigh(None, tuple(held.payload for held in sums))
+
+    @property
+    def vouched(self) -> int:
+        """Last step that others may believe this node's hash of."""
+        return self.passed - (self.borrowed == self.passed)
+
+    def witnessed(self, voices: Collection[bytes]) -> bool | None:
+        """Whether others who have checked the applied step have this state (`voices`: hashes that
+        they state). None: nobody says so yet, and somebody may."""
+        board = self._board
+        if self.borrowed != board.applied:
+            return True
+        if voices and board.hashes[board.applied] not in voices:
+            return False
+        patient = board.now - self._borrowed_at < PATIENCE * board.limits.silence
+        if not voices and patient and any(board.good_peers()):
+            return None
+        self.borrowed = -1  # from now on others may believe it of this node
+        return True
 
     def loaded(self, step: int) -> None:
         """The state came from others, who had committed it."""

@@ -351,8 +351,9 @@ class StepCore:
         self._guard.state_changed()
         self._repair.progressed()
 
-    def _roll_back(self) -> None:
-        """The sums that were applied are not those of the contributions: back, and recount."""
+    def _roll_back(self, *, recount: bool = True) -> None:
+        """The sums that were applied are not those of the contributions: back, and recount. Who
+        takes no part in the step has nothing to count, and asks for sums again."""
         board, step = self._board, self._board.applied
         nonce, said = self._check.said
         self._contributor.cancel()
@@ -365,9 +366,12 @@ class StepCore:
         self._verdict.rolled_back()
         self._check.rolled_back()
         self._shelf.recounted = 0
+        self._repair.progressed()
+        if not recount:
+            self._shelf.forget_sums(step)
+            return
         reason = "they are not those of what the workers say they computed"
         self._recount.refused(step, self._applier.sums, reason, nonce, said)
-        self._repair.progressed()
 
     def _roster_changed(self, members: tuple[PeerId, ...], kicked: tuple[PeerId, ...]) -> None:
         board = self._board
@@ -383,8 +387,11 @@ class StepCore:
 
     def _settle(self) -> None:
         board = self._board
-        if not self._catch_up.loading and self._check.settle():
-            self._roll_back()
+        if not self._catch_up.loading and board.applied != board.committed:
+            if self._check.settle():
+                self._roll_back()
+            elif self._check.witnessed(self._verdict.voices(board.applied).values()) is False:
+                self._roll_back(recount=False)
         self._auditor.settle()
         self._applier.commit()
         if board.committed == board.applied:

@@ -53,7 +53,7 @@ class Verdict:
         if board.newest is None:
             return False
         step, mine = board.applied, board.hashes[board.applied]
-        voices = self._voices(step)
+        voices = self.voices(step)
         waiting = False
         for peer in board.newest.roster:
             if peer in voices or peer == board.me or peer in board.excluded:
@@ -74,7 +74,7 @@ class Verdict:
         self._asked_for = 0
         self._differed = {}
 
-    def _voices(self, step: int) -> dict[PeerId, bytes]:
+    def voices(self, step: int) -> dict[PeerId, bytes]:
         """What other good peers say the hash of the state is."""
         voices: dict[PeerId, bytes] = {}
         for held in self._shelf.sums.get(step + 1, {}).values():

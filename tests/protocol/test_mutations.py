@@ -309,7 +309,7 @@ DIRECTED: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
 def test_the_simulator_catches(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
     for seed in SEEDS:
-        for kinds in (ALL, (Kind.WRONG,)):
+        for kinds in (ALL, (Kind.WRONG,), (Kind.FLAP, Kind.MISSING)):
             if isinstance(attempt(write(seed, kinds=kinds)), str):
                 return
     pytest.fail(f"{mutant.__name__} survived {len(SEEDS)} seeds")
