@@ -129,7 +129,8 @@ class Check:
 
     def witnessed(self, voices: Collection[bytes]) -> bool | None:
         """Whether others who have checked the applied step have this state (`voices`: hashes that
-        they state). None: nobody says so yet, and somebody may."""
+        they state). None: nobody says so yet, and somebody may. Once they do, this node vouches for
+        it too."""
         board = self._board
         if self.borrowed != board.applied:
             return True
