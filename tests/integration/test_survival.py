@@ -14,8 +14,8 @@ import pytest
 from tests.integration.conftest import STEPS, Demo
 from tests.integration.processes import Node, Server, free_port
 
-LONG = 100
-"""Steps of a run that is still going on after a node was away for FROZEN seconds."""
+LONG = 250
+"""Steps of a run that one node, alone, has not ended before another is back from a silence."""
 FROZEN = 12.0
 """Seconds; longer than the silence after which a peer is dropped."""
 
@@ -94,12 +94,10 @@ async def test_a_frozen_node_is_dropped_and_comes_back_by_itself(
         frozen, other = both[victim], both[1 - victim]
         await frozen.until("step", step=10)
         frozen.send(signal.SIGSTOP)
-        await asyncio.sleep(FROZEN)
         await other.until("left")
         frozen.send(signal.SIGCONT)
         await other.until("joined")
         assert await hashes(*both) == {answer(LONG)}
-        assert frozen.events("step")[-1]["step"] == LONG, "it computed to the end"
 
 
 async def test_everybody_asleep_at_once(server: Server, answer: Answer, tmp_path: Path) -> None:
