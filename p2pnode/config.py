@@ -15,6 +15,8 @@ from msgspec import Meta
 from p2pnode.errors import ConfigError, told
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+BYTES = "bytes"
+"""Name of the byte tokenizer in a configuration."""
 Hex64 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -76,6 +76,10 @@ class Limits:
     """Canonical manifest: data_files entries with long names fit."""
     shared_data_bytes: int = 64 * MIB
     """Text handed to a peer that lacks it; larger sets are copied by other means."""
+    tokenizer_bytes: int = 16 * MIB
+    """A tokenizer file: those of 128,000 tokens have 9 MB."""
+    vocabulary: int = 131_072
+    """Tokens of a vocabulary, as `ModelConfig.vocab` bounds them."""
     checkpoint_header_bytes: int = 1 * MIB
     """Header of a checkpoint: three entries for each tensor of the deepest model fit."""
     bundles: int = 8

@@ -33,6 +33,7 @@ SOLE_IMPORTERS = {
     "aioice": ("p2pnode.net", "signaling.stun"),
     "kernels": ("p2pnode.train.arithmetic",),
     "prompt_toolkit": ("p2pnode.ui",),
+    "tokenizers": ("p2pnode.train.tokenizer",),
     "numba": ("kernels",),
     "p2pnode.rehearse": ("p2pnode.cli_tools", "p2pnode.rehearse_command"),
     "asyncio": (
