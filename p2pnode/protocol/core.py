@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from p2pnode.errors import PeerError
 from p2pnode.protocol import events as ev
+from p2pnode.protocol.alone import Alone
 from p2pnode.protocol.answers import Answers
 from p2pnode.protocol.apply import Applier
 from p2pnode.protocol.audit import Auditor
@@ -70,7 +71,8 @@ class StepCore:
         self._answers = Answers(board, self._contributor, self._pledges, self._guard)
         self._election = Election(board)
         self._lead = Lead(board)
-        self._repair = Repair(board, self._shelf, self._contributor, self._check)
+        self._alone = Alone(board, self._shelf)
+        self._repair = Repair(board, self._shelf, self._contributor, self._check, self._alone)
         self._catch_up = CatchUp(board, self._shelf)
         self._beacon = Beacon(
             board,
@@ -353,7 +355,7 @@ class StepCore:
 
     def _roll_back(self, *, recount: bool = True) -> None:
         """The sums that were applied are not those of the contributions: back, and recount. Who
-        takes no part in the step has nothing to count, and asks for sums again."""
+        takes no part in the step has nothing to count, and computes it alone."""
         board, step = self._board, self._board.applied
         nonce, said = self._check.said
         self._contributor.cancel()
@@ -368,7 +370,7 @@ class StepCore:
         self._shelf.recounted = 0
         self._repair.progressed()
         if not recount:
-            self._shelf.forget_sums(step)
+            self._alone.begin(step)
             return
         reason = "they are not those of what the workers say they computed"
         self._recount.refused(step, self._applier.sums, reason, nonce, said)
@@ -390,7 +392,7 @@ class StepCore:
         if not self._catch_up.loading and board.applied != board.committed:
             if self._check.settle():
                 self._roll_back()
-            elif self._check.witnessed(self._verdict.voices(board.applied).values()) is False:
+            elif self._denied():
                 self._roll_back(recount=False)
         self._auditor.settle()
         self._applier.commit()
@@ -417,9 +419,18 @@ class StepCore:
         if board.failure is None and not board.over:
             self._beacon.settle()
 
+    def _denied(self) -> bool:
+        """Others who have checked the step deny the state that came of sums which could not be
+        checked here, and it was not this machine that applied them wrongly."""
+        step = self._board.applied
+        voices = self._verdict.voices(step)
+        if self._check.witnessed(voices.values()) is not False:
+            return False
+        return self._verdict.own_apply_right(step, list(voices))
+
     def _work(self, step: int) -> None:
         """Compute, contribute, reduce, hand out sums of the current step."""
-        board, plan = self._board, self._board.plan
+        board, plan = self._board, self._alone.plan(step) or self._board.plan
         recounting = self._shelf.recounted == step
         # A sum that is here or that others have is had for less than computing takes.
         done = self._shelf.complete(step) is not None or (

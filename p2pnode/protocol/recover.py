@@ -1,6 +1,6 @@
 """Who leads, and asking again for what did not arrive.
 
-May import: errors, board, check, contribute, effects, messages, plan, reduce.
+May import: errors, alone, board, check, contribute, effects, messages, plan, reduce.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from p2pnode.errors import PeerError
+from p2pnode.protocol.alone import Alone
 from p2pnode.protocol.board import Board, short
 from p2pnode.protocol.check import Check
 from p2pnode.protocol.contribute import Contributor
@@ -110,11 +111,14 @@ class Repair:
     """Pulls what should have been pushed: each thing again and again with growing pauses, but not
     while bytes still come from the peer that has it."""
 
-    def __init__(self, board: Board, shelf: Shelf, contributor: Contributor, check: Check) -> None:
+    def __init__(
+        self, board: Board, shelf: Shelf, contributor: Contributor, check: Check, alone: Alone
+    ) -> None:
         self._board = board
         self._shelf = shelf
         self._contributor = contributor
         self._check = check
+        self._alone = alone
         self._asked: dict[Hashable, tuple[float, int, int]] = {}
         """When it was last asked for, how often, and the bytes the holder had sent by then."""
         self._since = 0.0
@@ -128,7 +132,8 @@ class Repair:
         """Ask for what is missing of the step this node works on."""
         board = self._board
         step = board.applied + 1
-        if step > board.last_step or self._shelf.complete(step) is not None:
+        done = self._shelf.complete(step) is not None or self._alone.plan(step) is not None
+        if step > board.last_step or done:
             return
         recounting = self._shelf.recounted == step
         if (not recounting and self._ask_for_applied(step)) or board.plan is None:
