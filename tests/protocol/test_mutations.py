@@ -15,6 +15,7 @@ from msgspec import structs
 
 from p2pnode.protocol import check, lead
 from p2pnode.protocol import recover as recover_module
+from p2pnode.protocol.alone import Alone
 from p2pnode.protocol.board import Board
 from p2pnode.protocol.check import Check
 from p2pnode.protocol.core import StepCore
@@ -35,6 +36,7 @@ from p2pnode.rehearse.scenario import attempt, write
 from tests.protocol import test_guard as guard
 from tests.protocol import test_recovery as directed
 from tests.protocol import test_sick as sick
+from tests.rehearse import test_chaos as chaos
 
 Patch = pytest.MonkeyPatch
 SEEDS = range(0, 200)
@@ -237,6 +239,14 @@ def sets_of_the_lost_stay_unchecked(patch: Patch) -> None:
     patch.setattr(Check, "_ask", mutant)
 
 
+def denied_sums_are_asked_for_again(patch: Patch) -> None:
+    patch.setattr(Alone, "begin", lambda self, step: self._shelf.forget_sums(step))
+
+
+def who_is_denied_does_not_look_at_its_own_work(patch: Patch) -> None:
+    patch.setattr(Verdict, "own_apply_right", lambda *_: True)
+
+
 def slow_transfer() -> None:
     directed.test_a_slow_but_moving_transfer_is_not_asked_for_again(3)
 
@@ -299,6 +309,11 @@ DIRECTED: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
     (
         sets_of_the_lost_stay_unchecked,
         sick.test_a_worker_lost_before_the_check_holds_nobody_up,
+    ),
+    (denied_sums_are_asked_for_again, chaos.forged_for_one_who_cannot_check),
+    (
+        who_is_denied_does_not_look_at_its_own_work,
+        chaos.applied_wrongly_by_one_who_cannot_check,
     ),
     (transfers_under_way_are_not_seen, slow_transfer),
     (nobody_holds_a_state_still, directed.test_a_joiner_takes_a_state_in_parts_and_then_works),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -52,6 +53,23 @@ def test_a_recount_goes_on_when_the_cut_into_shards_changes() -> None:
     """The liar is put out, and its shard, while another still recounts the last step: what it
     needs of the new cut once did not fit beside what it had of the old."""
     assert not isinstance(attempt(write(5783).only([0])), str)
+
+
+def forged_for_one_who_cannot_check() -> None:
+    """An owner forges the sums of a step for those who took no part in it."""
+    assert not isinstance(attempt(write(3199).only([0, 1, 3, 4])), str)
+
+
+def applied_wrongly_by_one_who_cannot_check() -> None:
+    """The others deny a state that came of right sums: this machine applied them wrongly."""
+    assert not isinstance(attempt(write(1034).only([0])), str)
+
+
+@pytest.mark.parametrize(
+    "run", [forged_for_one_who_cannot_check, applied_wrongly_by_one_who_cannot_check]
+)
+def test_a_laggard_whose_state_is_denied_gets_the_right_one(run: Callable[[], None]) -> None:
+    run()
 
 
 @pytest.mark.parametrize("seed", [20202, 558], ids=["apply", "gradient"])
