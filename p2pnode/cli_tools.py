@@ -55,6 +55,13 @@ def add_generate(commands: Commands) -> None:
     generate.add_argument(
         "--top-k", type=int, default=40, help="choose among the K likeliest, 0 for all (default 40)"
     )
+    generate.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="of these, choose among the likeliest that hold this share together (default 1: all)",
+    )
     generate.add_argument("--seed", type=int, default=0, help="seed of the choices (default 0)")
     generate.add_argument(
         "--reference", action="store_true", help="use the numpy reference kernels"
@@ -143,6 +150,7 @@ def _generate(arguments: argparse.Namespace) -> int:
         tokens=arguments.tokens,
         temperature=arguments.temperature,
         top_k=arguments.top_k,
+        top_p=arguments.top_p,
         seed=arguments.seed,
         reference=arguments.reference,
     )

@@ -20,6 +20,7 @@ def generate(
     tokens: int,
     temperature: float,
     top_k: int,
+    top_p: float,
     seed: int,
     reference: bool,
 ) -> int:
@@ -31,6 +32,7 @@ def generate(
         max_new=tokens,
         temperature=temperature,
         top_k=top_k,
+        top_p=top_p,
         seed=seed,
         reference=reference,
     )

@@ -459,6 +459,7 @@ def test_generate_passes_on_what_it_was_told(monkeypatch: pytest.MonkeyPatch) ->
         "tokens": 5,
         "temperature": 0.8,
         "top_k": 0,
+        "top_p": 1.0,
         "seed": 0,
         "reference": False,
     }

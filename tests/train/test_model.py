@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -117,6 +118,17 @@ def test_a_shorter_text_has_the_same_logits(ops):
 def test_cached_decoding_has_the_bits_of_the_full_forward(ops):
     w = Weights(ops, NANO, trained_like(NANO))
     inputs, _ = tokens(NANO, batch=1)
+    decoder = Decoder(w)
+    cached = np.stack([decoder.feed(int(token)) for token in inputs[0]])
+    assert np.array_equal(bits(cached), bits(model.logits(w, inputs)))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_cached_decoding_has_the_bits_of_the_compiled_forward(preset):
+    """Every preset, with the kernels that people use; beyond the lanes of sums and tiles."""
+    shape = msgspec.structs.replace(PRESETS[preset].model, seq_len=50)
+    w = Weights(kernels.load(), shape, trained_like(shape, scale=0.05))
+    inputs, _ = tokens(shape, batch=1)
     decoder = Decoder(w)
     cached = np.stack([decoder.feed(int(token)) for token in inputs[0]])
     assert np.array_equal(bits(cached), bits(model.logits(w, inputs)))
