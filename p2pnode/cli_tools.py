@@ -47,7 +47,7 @@ def add_generate(commands: Commands) -> None:
         type=positive,
         default=300,
         metavar="N",
-        help="how many bytes to make (default 300)",
+        help="how many tokens to make, at most (default 300)",
     )
     generate.add_argument(
         "--temperature", type=float, default=0.8, help="0 always takes the likeliest (default 0.8)"

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from p2pnode.errors import CheckpointError
-from p2pnode.train.checkpoint import CheckpointFolder, load
 from p2pnode.train.generate import generate as pieces
-from p2pnode.train.state import State
+from p2pnode.train.trained import open_trained
 
 
 def generate(
@@ -24,10 +22,12 @@ def generate(
     seed: int,
     reference: bool,
 ) -> int:
-    """Print `prompt` and what follows it. Raises CheckpointError and UsageError."""
-    state = _open(checkpoint)
+    """Print `prompt` and what follows it. Raises CheckpointError, DataError, UsageError and
+    NonFiniteError."""
+    trained = open_trained(checkpoint)
     text = pieces(
-        state,
+        trained.state,
+        trained.tokenizer,
         prompt,
         max_new=tokens,
         temperature=temperature,
@@ -41,12 +41,3 @@ def generate(
         print(piece, end="", flush=True)
     print()
     return 0
-
-
-def _open(path: Path) -> State:
-    if not path.is_dir():
-        return load(path)
-    found = CheckpointFolder(path).newest()
-    if found is None:
-        raise CheckpointError(f"{path} holds no checkpoint of p2pnode")
-    return found[1]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
+import json
 
-import numpy as np
+import msgspec
 import pytest
 
-from p2pnode.errors import NonFiniteError, UsageError
-from p2pnode.train.generate import END, generate, printable
+from p2pnode.errors import DataError, NonFiniteError, UsageError
+from p2pnode.train.generate import generate, printable
 from p2pnode.train.sampler import Sampler
+from p2pnode.train.tokenizer import byte_tokenizer, from_json
 from p2pnode.train.update import initial_state
-from tests.train.helpers import micro_config
+from tests.train.helpers import MICRO, micro_config
 from tests.train.test_model import trained_like
+from tests.train.tokenizers import bpe, sentencepiece
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +27,7 @@ def state():
 
 def text(state, **options):
     options = {"max_new": 40, "seed": 3, "reference": True} | options
-    return "".join(generate(state, options.pop("prompt", "The "), **options))
+    return "".join(generate(state, byte_tokenizer(), options.pop("prompt", "The "), **options))
 
 
 def test_the_seed_decides(state):
@@ -51,7 +55,7 @@ def test_long_prompts_keep_their_end(state):
 
 
 def test_the_end_of_a_document_ends_the_text(state, monkeypatch):
-    drawn = iter([72, 105, END, 33])
+    drawn = iter([72, 105, byte_tokenizer().separator, 33])
     monkeypatch.setattr(Sampler, "pick", lambda self, logits, position: next(drawn))
     assert text(state) == "Hi"
 
@@ -59,7 +63,7 @@ def test_the_end_of_a_document_ends_the_text(state, monkeypatch):
 def test_bytes_become_characters_and_what_is_none_a_mark(state, monkeypatch):
     drawn = iter(["ä".encode()[0], "ä".encode()[1], 27, 91, 0xC3, 65, 0xE2, 0x82])
     monkeypatch.setattr(Sampler, "pick", lambda self, logits, position: next(drawn))
-    pieces = list(generate(state, "x", max_new=8, reference=True))
+    pieces = list(generate(state, byte_tokenizer(), "x", max_new=8, reference=True))
     assert pieces == ["ä", "\ufffd", "[", "\ufffdA"]  # the cut-off end is left out
 
 
@@ -95,3 +99,64 @@ def test_weights_that_give_no_numbers_are_a_sentence(state):
     absurd = dataclasses.replace(state, weights=weights)
     with pytest.raises(NonFiniteError):
         text(absurd)
+
+
+def with_tokenizer(raw, pad=128):
+    """A tokenizer and a small state with a vocabulary that is padded for it."""
+    tokenizer = from_json(raw)
+    vocab = -(-tokenizer.vocabulary // pad) * pad
+    model = msgspec.structs.replace(MICRO, vocab=vocab)
+    config = micro_config(model=model, tokenizer=tokenizer.name)
+    return tokenizer, dataclasses.replace(initial_state(config), weights=trained_like(model))
+
+
+@pytest.mark.parametrize("raw", [bpe(), sentencepiece()], ids=["bpe", "sentencepiece"])
+def test_pieces_are_the_text_of_the_tokens(raw, monkeypatch):
+    """Whatever the kind of tokenizer: pieces join to what it says of all tokens together."""
+    tokenizer, state = with_tokenizer(raw)
+    picked = []
+    pick = Sampler.pick
+
+    def noted(self, logits, position):
+        picked.append(pick(self, logits, position))
+        return picked[-1]
+
+    monkeypatch.setattr(Sampler, "pick", noted)
+    prompt = "the mill"
+    pieces = list(generate(state, tokenizer, prompt, max_new=60, seed=1, reference=True))
+    drawn = [token for token in picked if token != tokenizer.separator]
+    whole = codecs.getincrementaldecoder("utf-8")("replace").decode(tokenizer.decode(drawn))
+    assert "".join(pieces) == printable(whole)
+    assert len(pieces) > 5
+    assert max(picked) < tokenizer.vocabulary  # never one of the padding
+
+
+def test_words_of_a_tokenizer_without_bytes_keep_their_spaces(monkeypatch):
+    raw = json.dumps(
+        {
+            "model": {
+                "type": "WordPiece",
+                "vocab": {"[UNK]": 0, "[SEP]": 1, "mill": 2, "##er": 3, "the": 4},
+                "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+            },
+            "pre_tokenizer": {"type": "Whitespace"},
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": False},
+        }
+    ).encode()
+    tokenizer, state = with_tokenizer(raw)
+    drawn = iter([2, 3, 4, 2, 1])
+    monkeypatch.setattr(Sampler, "pick", lambda self, logits, position: next(drawn))
+    assert "".join(generate(state, tokenizer, "the", max_new=9, reference=True)) == (
+        " miller the mill"
+    )
+
+
+def test_the_wrong_tokenizer_is_refused(state):
+    tokenizer, other = with_tokenizer(bpe())
+    with pytest.raises(DataError, match="not the one"):
+        generate(state, tokenizer, "x", max_new=1)
+    small = msgspec.structs.replace(other.config, model=msgspec.structs.replace(MICRO, vocab=256))
+    with pytest.raises(DataError, match="only 256"):
+        generate(dataclasses.replace(other, config=small), tokenizer, "x", max_new=1)
