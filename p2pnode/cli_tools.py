@@ -1,4 +1,4 @@
-"""The commands beside training: `generate`, `rehearse`, `devices` and `reproduce`.
+"""The commands beside training: `rehearse`, `devices` and `reproduce`.
 
 May import: cli_types, these commands, rehearse.faults, node_config, errors.
 """
@@ -28,44 +28,6 @@ wrong); `none` for none."""
 REPRODUCE_HELP = """A node that meets a wrong result saves a folder `wrong-run-…` in --out. This
 computes the result again, with this machine's kernels and with the reference,
 and says who was right and which operation differs first."""
-
-
-def add_generate(commands: Commands) -> None:
-    generate = add_command(
-        commands,
-        "generate",
-        _generate,
-        "print text from a checkpoint",
-        "Print text that continues a prompt: the same text on every machine for the same seed.",
-    )
-    generate.add_argument(
-        "checkpoint", type=Path, help="a checkpoint file, or a folder: its newest one"
-    )
-    generate.add_argument("--prompt", default="The ", help="text to continue (default 'The ')")
-    generate.add_argument(
-        "--tokens",
-        type=positive,
-        default=300,
-        metavar="N",
-        help="how many tokens to make, at most (default 300)",
-    )
-    generate.add_argument(
-        "--temperature", type=float, default=0.8, help="0 always takes the likeliest (default 0.8)"
-    )
-    generate.add_argument(
-        "--top-k", type=int, default=40, help="choose among the K likeliest, 0 for all (default 40)"
-    )
-    generate.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        metavar="SHARE",
-        help="of these, choose among the likeliest that hold this share together (default 1: all)",
-    )
-    generate.add_argument("--seed", type=int, default=0, help="seed of the choices (default 0)")
-    generate.add_argument(
-        "--reference", action="store_true", help="use the numpy reference kernels"
-    )
 
 
 def add_rehearse(commands: Commands) -> None:
@@ -139,21 +101,6 @@ def add_reproduce(commands: Commands) -> None:
         REPRODUCE_HELP,
     )
     reproduce.add_argument("bundle", type=Path, help="the folder")
-
-
-def _generate(arguments: argparse.Namespace) -> int:
-    from p2pnode.generate_command import generate
-
-    return generate(
-        arguments.checkpoint,
-        prompt=arguments.prompt,
-        tokens=arguments.tokens,
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        seed=arguments.seed,
-        reference=arguments.reference,
-    )
 
 
 def _rehearse(arguments: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ EXIT_CODES = """exit codes:
   6    the host refused or removed us     14   training produced NaN or infinity
   7    another protocol version           15   this node's key file unusable, or used twice
   16   the run does not fit in memory     20   a rehearsed run broke the promise
-                                          21   a benchmark could not be made
+  17   an export cannot be made or read   21   a benchmark could not be made
                                           130  interrupted before anything could be saved
 """
 

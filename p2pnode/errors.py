@@ -128,5 +128,11 @@ class MemoryNeedError(P2PNodeError):
     exit_code = 16
 
 
+class ExportError(P2PNodeError):
+    """A model cannot be written in another tool's format, or an exported one cannot be read."""
+
+    exit_code = 17
+
+
 class PeerError(P2PNodeError):
     """A peer sent something malformed, oversized or contradictory: it is dropped, we go on."""

@@ -12,6 +12,7 @@ PACKAGES = ("p2pnode", "signaling", "kernels")
 LAYERS = (
     (
         *("p2pnode.cli", "p2pnode.cli_train", "p2pnode.cli_tools", "p2pnode.cli_types"),
+        *("p2pnode.cli_models", "p2pnode.export_command"),
         *("p2pnode.demo", "p2pnode.join"),
         *("p2pnode.generate_command", "p2pnode.rehearse_command", "p2pnode.devices_command"),
         "p2pnode.reproduce_command",
@@ -21,7 +22,7 @@ LAYERS = (
     ("p2pnode.room", "p2pnode.session", "p2pnode.share", "p2pnode.orders"),
     ("p2pnode.audits",),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),
-    ("p2pnode.bundle",),
+    ("p2pnode.bundle", "p2pnode.export"),
     ("p2pnode.ui", "p2pnode.net"),
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
     ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),

@@ -247,7 +247,7 @@ def _pieces(
     (pieces of words that depend on their neighbours)."""
     kinds = set(_kinds(facts.get("decoder")))
     if "ByteLevel" in kinds:
-        char_bytes = {char: byte for byte, char in _byte_level().items()}
+        char_bytes = {char: byte for byte, char in byte_level().items()}
 
         def bytes_of(text: str) -> bytes:
             if all(char in char_bytes for char in text):
@@ -278,7 +278,7 @@ def _kinds(decoder: Any) -> Iterator[str]:
             yield from _kinds(part)
 
 
-def _byte_level() -> dict[int, str]:
+def byte_level() -> dict[int, str]:
     """Byte to the printable character that stands for it in byte-level vocabularies (GPT-2)."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {byte: chr(byte) for byte in plain}

@@ -1,0 +1,93 @@
+"""The commands for trained models: `generate` and `export`.
+
+May import: cli_types, these commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from p2pnode.cli_types import Commands, add_command, positive
+
+EXPORT_HELP = """Write a trained model for other tools:
+
+  hf     a folder that transformers loads (LlamaForCausalLM, float32)
+
+They compute with floats, so their answers are close to those of `generate`, not the same bits
+(docs/USE.md has figures)."""
+
+
+def add_generate(commands: Commands) -> None:
+    generate = add_command(
+        commands,
+        "generate",
+        _generate,
+        "print text from a checkpoint",
+        "Print text that continues a prompt: the same text on every machine for the same seed.",
+    )
+    _add_checkpoint(generate)
+    generate.add_argument("--prompt", default="The ", help="text to continue (default 'The ')")
+    generate.add_argument(
+        "--tokens",
+        type=positive,
+        default=300,
+        metavar="N",
+        help="how many tokens to make, at most (default 300)",
+    )
+    generate.add_argument(
+        "--temperature", type=float, default=0.8, help="0 always takes the likeliest (default 0.8)"
+    )
+    generate.add_argument(
+        "--top-k", type=int, default=40, help="choose among the K likeliest, 0 for all (default 40)"
+    )
+    generate.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="of these, choose among the likeliest that hold this share together (default 1: all)",
+    )
+    generate.add_argument("--seed", type=int, default=0, help="seed of the choices (default 0)")
+    generate.add_argument(
+        "--reference", action="store_true", help="use the numpy reference kernels"
+    )
+
+
+def add_export(commands: Commands) -> None:
+    export = add_command(
+        commands, "export", _export, "write a trained model for other tools", EXPORT_HELP
+    )
+    _add_checkpoint(export)
+    export.add_argument("--to", required=True, choices=("hf",), help="the format")
+    export.add_argument("out", type=Path, metavar="OUT", help="the folder or file to write")
+    export.add_argument(
+        "--force", action="store_true", help="replace an export that is there already"
+    )
+
+
+def _add_checkpoint(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "checkpoint", type=Path, help="a checkpoint file, or a folder: its newest one"
+    )
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from p2pnode.generate_command import generate
+
+    return generate(
+        arguments.checkpoint,
+        prompt=arguments.prompt,
+        tokens=arguments.tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        seed=arguments.seed,
+        reference=arguments.reference,
+    )
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from p2pnode.export_command import export
+
+    return export(arguments.checkpoint, arguments.to, arguments.out, force=arguments.force)

@@ -1,0 +1,4 @@
+"""Trained models in the formats of other tools, and back.
+
+May import: train, config, limits, errors.
+"""

@@ -1,0 +1,55 @@
+"""Files that appear whole or not at all, and never in place of another unless that is wanted.
+
+May import: errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from p2pnode.errors import ExportError
+
+
+def refuse_existing(paths: Iterable[Path], force: bool) -> None:
+    """Raise ExportError if one of the files is there, unless it may be replaced."""
+    for path in paths:
+        if path.is_dir():
+            raise ExportError(f"{path} is a folder; give the name of a file.")
+        if path.exists() and not force:
+            raise ExportError(f"{path} exists; give --force to replace it.")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it. Raises ExportError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"Cannot make the folder {path}: {error.strerror}") from None
+
+
+def write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file so that a crash leaves the old one, the new one or none. Raises ExportError."""
+    unfinished = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(unfinished, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise ExportError(f"Cannot write {path}: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file that may not be there. Raises ExportError."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ExportError(f"Cannot remove {path}: {error.strerror}") from None
