@@ -10,7 +10,11 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from p2pnode.protocol.identity import PeerId
+from cryptography.exceptions import InvalidTag
+
+from p2pnode.protocol.envelope import Channel
+from p2pnode.protocol.identity import Identity, PeerId
+from p2pnode.protocol.post import INSIDE
 from signaling.app import SignalingServer
 from signaling.messages import FromServer, Relayed, View
 from signaling.rooms import Close, Effect, Send
@@ -22,8 +26,8 @@ Twist = Callable[[PeerId, FromServer], list[tuple[PeerId, FromServer]]]
 class MaliciousServer(SignalingServer):
     """`twist` may be set and changed while it runs."""
 
-    def __init__(self, twist: Twist | None = None) -> None:
-        super().__init__("127.0.0.1", 0)
+    def __init__(self, twist: Twist | None = None, port: int = 0) -> None:
+        super().__init__("127.0.0.1", port)
         self.twist: Twist = twist or (lambda to, message: [(to, message)])
         self.seen: list[tuple[PeerId, PeerId, bytes]] = []
         """(from, to, sealed) of all that it relayed."""
@@ -67,6 +71,54 @@ def halves(side: Callable[[PeerId], bool]) -> Twist:
         return [(to, message)]
 
     return twist
+
+
+def unsealed(sealed: bytes, sender: PeerId, to: PeerId, room: bytes, secret: bytes) -> bytes | None:
+    """What the server reads in an envelope if somebody told it this secret; None: nothing."""
+    envelope = sealed.removeprefix(INSIDE)
+    spy = _spy(room, secret)
+    try:
+        return spy._cipher(envelope[1:33]).decrypt(
+            bytes(12), envelope[33:], spy._header(sender, to)
+        )
+    except InvalidTag:
+        return None
+
+
+def _spy(room: bytes, secret: bytes) -> Channel:
+    nobody = Identity.ephemeral()
+    return Channel(nobody, room, secret, nobody.peer_id, bytes)
+
+
+class Swapper:
+    """Puts another DTLS fingerprint into every offer and answer, with the help of an insider who
+    tells the server the room's present secret: it opens and seals them, but cannot sign."""
+
+    MARK = b"a=fingerprint:sha-256 "
+
+    def __init__(self, room: bytes, secret: Callable[[], bytes]) -> None:
+        self._room = room
+        self._secret = secret
+        self.swapped = 0
+
+    def __call__(self, to: PeerId, message: FromServer) -> list[tuple[PeerId, FromServer]]:
+        if not isinstance(message, Relayed) or not message.sealed.startswith(INSIDE):
+            return [(to, message)]
+        secret = self._secret()
+        plain = unsealed(message.sealed, message.sender, to, self._room, secret)
+        if plain is None or self.MARK not in plain:
+            return [(to, message)]
+        spy = _spy(self._room, secret)
+        header = spy._header(message.sender, to)
+        sealed = spy._cipher(bytes(32)).encrypt(bytes(12), self.false(plain), header)
+        self.swapped += 1
+        return [(to, Relayed(message.sender, INSIDE + b"\x01" + bytes(32) + sealed))]
+
+    @classmethod
+    def false(cls, text: bytes) -> bytes:
+        """The same text with another fingerprint of the same length."""
+        at = text.index(cls.MARK) + len(cls.MARK)
+        return text[:at] + b":".join([b"AB"] * 32) + text[at + 95 :]
 
 
 class Meddler:

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.integration.processes import Node, Server
+from tests.integration.processes import Node, Server, hooked
 from tests.integration.switch import Switch
 
 STEPS = 60
@@ -273,10 +273,7 @@ class Scene:
 
 def slow_disk(folder: Path) -> Mapping[str, str]:
     """Environment of a process for which writing a file out takes a while."""
-    hook = folder / "slow-disk"
-    hook.mkdir(exist_ok=True)
-    (hook / "sitecustomize.py").write_text(_SLOW_DISK)
-    return {"PYTHONPATH": str(hook)}
+    return hooked(folder, _SLOW_DISK)
 
 
 def fill(filler: Path) -> None:

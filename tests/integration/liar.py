@@ -1,7 +1,8 @@
 """A node process that computes wrong gradients and says consistent things about them."""
 
-import os
 from pathlib import Path
+
+from tests.integration.processes import hooked
 
 _LIAR = """
 import os
@@ -25,8 +26,4 @@ trainer.slot_gradient = wrong
 def wrong_gradients(folder: Path, step: int) -> dict[str, str]:
     """Environment of a process whose gradients of `step` are wrong, in the same way in everything
     it says about them."""
-    hook = folder / "liar"
-    hook.mkdir(exist_ok=True)
-    (hook / "sitecustomize.py").write_text(_LIAR)
-    root = Path(__file__).parents[2]
-    return {"PYTHONPATH": f"{hook}{os.pathsep}{root}", "TEST_WRONG_STEP": str(step)}
+    return hooked(folder, _LIAR, TEST_WRONG_STEP=str(step))

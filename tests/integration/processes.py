@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -143,6 +144,14 @@ class Server(Process):
             while self.url not in await self.next_line():
                 pass
         return self
+
+
+def hooked(folder: Path, source: str, **more: str) -> dict[str, str]:
+    """Environment of a process that first runs this source, with `more` variables."""
+    hook = folder / f"hook-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    hook.mkdir(exist_ok=True)
+    (hook / "sitecustomize.py").write_text(source)
+    return {"PYTHONPATH": f"{hook}{os.pathsep}{ROOT}", **more}
 
 
 def free_port() -> int:

@@ -27,12 +27,11 @@ from p2pnode.protocol import attendance
 from p2pnode.protocol.code import RoomKeys
 from p2pnode.protocol.envelope import Channel
 from p2pnode.protocol.identity import Identity, PeerId
-from p2pnode.protocol.post import INSIDE
 from p2pnode.room import Room, Ticket
 from p2pnode.ui.events import Event, Info, Knock, Warn
 from signaling.app import SignalingServer
-from signaling.messages import FromServer, Relayed, View
-from tests.harness.malicious import MaliciousServer, Meddler, halves
+from signaling.messages import Relayed, View
+from tests.harness.malicious import MaliciousServer, Meddler, Swapper, halves
 
 CODE, ROOM, SECRET = "a code of the test", b"r" * 32, b"s" * 32
 SOON = 40.0
@@ -162,28 +161,10 @@ async def test_a_swapped_fingerprint_links_nobody(server: MaliciousServer, party
     """The server has the room's secret too (a member told it): it opens every offer and answer,
     puts its own certificate's fingerprint in, and seals it again. It cannot sign it, so no link
     comes; when it stops, links do."""
-    swapped: list[bytes] = []
-
-    def swap(to: PeerId, message: FromServer) -> list[tuple[PeerId, FromServer]]:
-        if not isinstance(message, Relayed) or not message.sealed.startswith(INSIDE):
-            return [(to, message)]
-        secret = party.members[0].room._admission._post._inside
-        spy = Channel(Identity.ephemeral(), ROOM, secret, message.sender, secrets.token_bytes)
-        header = spy._header(message.sender, to)
-        sealed = message.sealed[len(INSIDE) :]
-        plain = spy._cipher(sealed[1:33]).decrypt(bytes(12), sealed[33:], header)
-        if b"a=fingerprint:sha-256 " not in plain:
-            return [(to, message)]
-        at = plain.index(b"a=fingerprint:sha-256 ") + len(b"a=fingerprint:sha-256 ")
-        false = plain[:at] + b":".join([b"AB"] * 32) + plain[at + 95 :]
-        swapped.append(false)
-        sealed = spy._cipher(bytes(32)).encrypt(bytes(12), false, header)
-        resealed = INSIDE + b"\x01" + bytes(32) + sealed
-        return [(to, Relayed(message.sender, resealed))]
-
-    server.twist = swap
+    swapper = Swapper(ROOM, lambda: party.members[0].room._admission._post._inside)
+    server.twist = swapper
     await party.come("host", "ann")
-    await soon(lambda: len(swapped) >= 2)
+    await soon(lambda: swapper.swapped >= 2)
     await asyncio.sleep(1.0)
     assert all(not member.links for member in party.members)
     assert any(member.told(Info, "signature is wrong") for member in party.members)
@@ -196,9 +177,7 @@ def test_swapping_is_what_the_test_swaps() -> None:
     sdp = f"v=0\r\na=fingerprint:sha-256 {':'.join(['CD'] * 32)}\r\n"
     for signal in (Offer(bytes(16), sdp), Answer(bytes(16), sdp)):
         raw = encode_signal(signal)
-        at = raw.index(b"a=fingerprint:sha-256 ") + len(b"a=fingerprint:sha-256 ")
-        false = raw[:at] + b":".join([b"AB"] * 32) + raw[at + 95 :]
-        assert fingerprint(decode_signal(false).sdp) == "ab" * 32
+        assert fingerprint(decode_signal(Swapper.false(raw)).sdp) == "ab" * 32
 
 
 async def test_envelopes_and_server_have_no_text_in_common(

@@ -5,7 +5,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pexpect
@@ -21,12 +21,17 @@ SECONDS = 120
 class Terminal:
     """A process in a pseudo-terminal that is read all the time, as a real one is."""
 
-    def __init__(self, *arguments: str, program: tuple[str, ...] = ("-m",)) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        program: tuple[str, ...] = ("-m",),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.child = pexpect.spawn(
             sys.executable,
             [*program, *arguments],
             cwd=str(ROOT),
-            env=os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
+            env=os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"} | dict(env or {}),
             encoding="utf-8",
             dimensions=(40, 160),
         )
