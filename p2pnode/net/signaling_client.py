@@ -75,6 +75,7 @@ STEADY = 10.0
 _OUTBOX = 256
 """Unsent messages kept while the line is slow; beyond it the oldest go, as if lost on the way."""
 _EVENTS = 256
+_LOST = "The connection to the signaling server was lost."
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -374,7 +375,11 @@ async def _ask_group(
 
 async def _receive(socket: aiohttp.ClientWebSocketResponse) -> FromServer:
     """The next message. Raises ServerUnreachableError when the connection ends or misbehaves."""
-    frame = await socket.receive()
+    try:
+        frame = await socket.receive()
+    except (OSError, aiohttp.ClientError):
+        # aiohttp answers pings in there, also those that lay here while this machine slept.
+        raise ServerUnreachableError(_LOST) from None
     if frame.type is aiohttp.WSMsgType.BINARY:
         try:
             return decode_from_server(frame.data)
@@ -388,7 +393,7 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse) -> FromServer:
         raise ServerUnreachableError("The signaling server ended the connection.")
     if frame.type is aiohttp.WSMsgType.TEXT:
         raise ServerUnreachableError("The server sent text, so it is no signaling server.")
-    raise ServerUnreachableError("The connection to the signaling server was lost.")
+    raise ServerUnreachableError(_LOST)
 
 
 def _version_error(theirs: int) -> VersionMismatchError:

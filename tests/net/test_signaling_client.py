@@ -667,6 +667,23 @@ async def test_server_that_misbehaves_later_is_left_and_tried_again():
             assert "not a signaling message" in offline.reason
 
 
+async def test_pings_of_a_server_that_has_gone_meanwhile_end_nothing():
+    """What a node finds when it wakes up after minutes: it answers them to nobody."""
+
+    async def conversation(ws):
+        await ws.send_bytes(encode(Challenge(PROTOCOL, bytes(32))))
+        await ws.receive_bytes()
+        await ws.send_bytes(encode(Welcome()))
+        for _ in range(20):
+            await ws.ping()
+        ws._req.transport.abort()
+
+    async with fake_server(conversation) as url, client_of(url) as client:
+        for _ in range(2):
+            offline = await next_of(client, Offline)
+            assert "was lost" in offline.reason
+
+
 # Groups by public address
 
 
