@@ -13,6 +13,7 @@ from p2pnode.cli_types import Commands, add_command, positive
 EXPORT_HELP = """Write a trained model for other tools:
 
   hf     a folder that transformers loads (LlamaForCausalLM, float32)
+  gguf   a file that llama.cpp runs (float32); needs the package gguf
 
 They compute with floats, so their answers are close to those of `generate`, not the same bits
 (docs/USE.md has figures)."""
@@ -59,7 +60,7 @@ def add_export(commands: Commands) -> None:
         commands, "export", _export, "write a trained model for other tools", EXPORT_HELP
     )
     _add_checkpoint(export)
-    export.add_argument("--to", required=True, choices=("hf",), help="the format")
+    export.add_argument("--to", required=True, choices=("hf", "gguf"), help="the format")
     export.add_argument("out", type=Path, metavar="OUT", help="the folder or file to write")
     export.add_argument(
         "--force", action="store_true", help="replace an export that is there already"

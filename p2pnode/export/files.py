@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from p2pnode.errors import ExportError
@@ -30,21 +30,28 @@ def make_folder(path: Path) -> None:
         raise ExportError(f"Cannot make the folder {path}: {error.strerror}") from None
 
 
-def write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file so that a crash leaves the old one, the new one or none. Raises ExportError."""
-    unfinished = path.with_name(f".{path.name}.tmp")
+@contextlib.contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """A name to write a file under, which becomes `path` at the end: a crash leaves the old file,
+    the new one or none. Raises ExportError."""
+    other = path.with_name(f".{path.name}.tmp")
     try:
-        with open(unfinished, "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
+        yield other
+        with open(other, "rb+") as file:
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        os.replace(other, path)
     except OSError as error:
         raise ExportError(f"Cannot write {path}: {error.strerror}") from None
     finally:
         with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            other.unlink(missing_ok=True)
+
+
+def write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file piece by piece, whole or not at all. Raises ExportError."""
+    with unfinished(path) as other, open(other, "wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def remove(path: Path) -> None:

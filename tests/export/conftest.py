@@ -20,9 +20,16 @@ from tests.train.helpers import MICRO, micro_config
 from tests.train.test_model import trained_like
 from tests.train.tokenizers import bpe, sentencepiece
 
-# transformers brings PyTorch, ten times the size of everything else together: who wants this
-# comparison installs the extra `transformers` (docs/USE.md).
-collect_ignore = [] if importlib.util.find_spec("transformers") else ["test_transformers.py"]
+# These are ten times the size of everything else together: who wants the comparison installs the
+# extra `readers` (docs/USE.md).
+collect_ignore = [
+    test
+    for test, library in (
+        ("test_transformers.py", "transformers"),
+        ("test_llama_cpp.py", "xllamacpp"),
+    )
+    if importlib.util.find_spec(library) is None
+]
 
 FILES = {"bytes": b"", "bpe": bpe(), "sentencepiece": sentencepiece()}
 
