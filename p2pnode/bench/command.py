@@ -17,6 +17,9 @@ kernels: the exact products against numpy's float32 product (its BLAS kernel is
 named), and operations on long vectors against a copy.
 step: forward and backward of one slot against PyTorch (install the extra
 `torch`), with a profile.
+bits: one short training under older processors, other optimisation, threads and
+libraries, compiled and not; all must give one hash.
+quality: pairs of trainings, exact and in float32 by PyTorch; their held-out losses.
 wire: data channels between two processes, over loopback and emulated links.
 exchange: one step among several nodes, beside a broadcast over stock aiortc."""
 
@@ -47,6 +50,28 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--models", type=int, nargs="*", metavar="I", help="numbers of the models, from 0 to 2"
     )
     step.set_defaults(run=_run, module="p2pnode.bench.step")
+    bits = parts.add_parser("bits", help="the same bits under other processors and libraries")
+    bits.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="another Python to run it with, e.g. one of another processor in an emulator",
+    )
+    bits.set_defaults(run=_bits)
+    quality = parts.add_parser("quality", help="held-out losses of exact and float32 training")
+    quality.add_argument("--seeds", type=int, default=10, metavar="N", help="seeds (default 10)")
+    quality.add_argument("--steps", type=int, default=300, metavar="N", help="steps (default 300)")
+    quality.add_argument(
+        "--rates",
+        default="0.001,0.002",
+        metavar="LIST",
+        help="learning rates, a pair of runs for each and every seed (default 0.001,0.002)",
+    )
+    quality.add_argument(
+        "--data", default="builtin", metavar="PATH", help="training text (default: built in)"
+    )
+    quality.set_defaults(run=_quality)
     add_wire(parts)
     add_exchange(parts)
     for part in (kernels, step):
@@ -58,6 +83,19 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
             default="host",
             help="compute as an older x86 processor would: every library is held to what it has",
         )
+
+
+def _bits(options: argparse.Namespace) -> int:
+    from p2pnode.bench import bits
+
+    return bits.main([argument for also in options.also for argument in ("--also", also)])
+
+
+def _quality(options: argparse.Namespace) -> int:
+    arguments = [
+        f"--{name}={getattr(options, name)}" for name in ("seeds", "steps", "rates", "data")
+    ]
+    return run_in_own_process("p2pnode.bench.quality", arguments, "host", 1)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Loading in other circumstances: without numba, on an older processor, without a cache."""
+"""Loading in other circumstances: without numba, without a cache, with threads."""
 
 from __future__ import annotations
 
@@ -33,23 +33,20 @@ def see(*arrays):
         digest.update(np.asarray(a).tobytes())
 y = k.linear(x, w)
 see(y, k.linear_dx(y, w), k.linear_dw(y, x))
-{rest}
-print(k.backend, digest.hexdigest(), kernels.gates_digest())
-"""
-REST = """
 o, saved = k.attention(y, x, y, 2, 5)
 see(o, *k.attention_backward(x, saved))
 loss, d = k.cross_entropy(o, np.arange(12, dtype=np.int32) % 10)
 h = k.swiglu(o, y)
 q, clamps, top = k.grid(k.rmsnorm(h, w[0], 1e-5)[0].reshape(-1), -26, kernels.grid_limit(16))
 see(loss, d, h, q, k.norm(k.dequantise(q, -26, 16)))
+print(k.backend, digest.hexdigest(), kernels.gates_digest())
 """
 
 
-def run(load: str, prepare: str = "", rest: str = REST, **environment: str) -> list[str]:
+def run(load: str, prepare: str = "", **environment: str) -> list[str]:
     """Backend, hash of a few operations' answers and gates digest from a fresh process."""
     done = subprocess.run(
-        [sys.executable, "-c", SMALL_RUN.format(load=load, prepare=prepare, rest=rest)],
+        [sys.executable, "-c", SMALL_RUN.format(load=load, prepare=prepare)],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
         env={**os.environ, **environment},
     )  # fmt: skip
@@ -72,19 +69,6 @@ def test_without_numba_nothing_is_missing(expected: list[str]) -> None:
     """numba and llvmlite cannot be imported at all."""
     block = "sys.modules['numba'] = sys.modules['llvmlite'] = None"
     assert run("kernels.load()", prepare=block) == ["reference", *expected[1:]]
-
-
-def test_an_older_processor_gives_the_same_bits(tmp_path: Path) -> None:
-    """SSE2 only: narrower tiles, no VNNI, no AVX. Compiled afresh, so only the products."""
-    load = (
-        "kernels.Kernels('numba', __import__('kernels.jit', fromlist=['jit']).FORMS, lambda: False)"
-    )
-    old = run(
-        load, rest="", NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES="",
-        NUMBA_CACHE_DIR=str(tmp_path),
-    )  # fmt: skip
-    assert old[0] == "numba"
-    assert old[1] == run("kernels.load(reference=True)", rest="")[1]
 
 
 def test_cache_goes_where_numba_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
