@@ -14,9 +14,10 @@ EXPORT_HELP = """Write a trained model for other tools:
 
   hf     a folder that transformers loads (LlamaForCausalLM, float32)
   gguf   a file that llama.cpp runs (float32); needs the package gguf
+  html   one web page that generates offline, the same text as `generate`
 
-They compute with floats, so their answers are close to those of `generate`, not the same bits
-(docs/USE.md has figures)."""
+transformers and llama.cpp compute with floats, so their answers are close to those of `generate`,
+not the same bits (docs/USE.md has figures)."""
 
 
 def add_generate(commands: Commands) -> None:
@@ -60,7 +61,7 @@ def add_export(commands: Commands) -> None:
         commands, "export", _export, "write a trained model for other tools", EXPORT_HELP
     )
     _add_checkpoint(export)
-    export.add_argument("--to", required=True, choices=("hf", "gguf"), help="the format")
+    export.add_argument("--to", required=True, choices=("hf", "gguf", "html"), help="the format")
     export.add_argument("out", type=Path, metavar="OUT", help="the folder or file to write")
     export.add_argument(
         "--force", action="store_true", help="replace an export that is there already"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from p2pnode.export import gguf, hf
+from p2pnode.export import gguf, hf, html
 from p2pnode.train.trained import open_trained
 
-_WRITERS = {"hf": hf.export, "gguf": gguf.export}
+_WRITERS = {"hf": hf.export, "gguf": gguf.export, "html": html.export}
 
 
 def export(checkpoint: Path, form: str, out: Path, *, force: bool) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from p2pnode.config import PRESETS
 from p2pnode.train import codec
 from p2pnode.train.checkpoint import file_name
 from p2pnode.train.tokenizer import byte_tokenizer, from_json, padded
@@ -35,12 +36,13 @@ FILES = {"bytes": b"", "bpe": bpe(), "sentencepiece": sentencepiece()}
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[[str], Trained]:
+def make(tmp_path: Path) -> Callable[..., Trained]:
     """A small trained model with a tokenizer of this kind; its files lie in `tmp_path / run`."""
 
-    def make(kind: str = "bytes", seed: int = 1) -> Trained:
+    def make(kind: str = "bytes", seed: int = 1, shape: str = "micro") -> Trained:
         tokenizer = from_json(FILES[kind]) if FILES[kind] else byte_tokenizer()
-        model = msgspec.structs.replace(MICRO, vocab=padded(tokenizer.vocabulary))
+        model = MICRO if shape == "micro" else PRESETS[shape].model
+        model = msgspec.structs.replace(model, vocab=padded(tokenizer.vocabulary))
         config = micro_config(model=model, tokenizer=tokenizer.name)
         state = dataclasses.replace(initial_state(config), weights=trained_like(model, seed))
         folder = tmp_path / "run"

@@ -20,7 +20,7 @@ from tests.net.interop.partner import Partner
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 _PAGE = Path(__file__).with_name("page.html")
-_FLAGS = (
+FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
@@ -56,13 +56,13 @@ class Chromium(Partner):
         assert PROGRAM is not None
         process = await asyncio.create_subprocess_exec(
             PROGRAM,
-            *_FLAGS,
+            *FLAGS,
             f"--user-data-dir={profile}",
             f"http://127.0.0.1:{port}/",
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        self._stack.push_async_callback(_end, process)
+        self._stack.push_async_callback(end, process)
         async with asyncio.timeout(_START_SECONDS):
             page = await self._page
         sender = asyncio.create_task(self._send_all(page))
@@ -124,7 +124,7 @@ async def _page(_: web.Request) -> web.FileResponse:
     return web.FileResponse(_PAGE)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
