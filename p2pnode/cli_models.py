@@ -1,4 +1,4 @@
-"""The commands for trained models: `generate` and `export`.
+"""The commands for trained models: `generate`, `eval` and `export`.
 
 May import: cli_types, these commands.
 """
@@ -18,6 +18,12 @@ EXPORT_HELP = """Write a trained model for other tools:
 
 transformers and llama.cpp compute with floats, so their answers are close to those of `generate`,
 not the same bits (docs/USE.md has figures)."""
+
+
+EVAL_HELP = """Print the loss, and bits per byte, which compare between tokenizers.
+
+If --data is the text that the model was trained on, only its held-out part is read, as in
+training; of any other text, all of it. The loss is exact: the same number on every machine."""
 
 
 def add_generate(commands: Commands) -> None:
@@ -51,9 +57,25 @@ def add_generate(commands: Commands) -> None:
         help="of these, choose among the likeliest that hold this share together (default 1: all)",
     )
     generate.add_argument("--seed", type=int, default=0, help="seed of the choices (default 0)")
-    generate.add_argument(
-        "--reference", action="store_true", help="use the numpy reference kernels"
+    _add_reference(generate)
+
+
+def add_eval(commands: Commands) -> None:
+    evaluate = add_command(
+        commands, "eval", _eval, "say how well a checkpoint predicts a text", EVAL_HELP
     )
+    _add_checkpoint(evaluate)
+    evaluate.add_argument(
+        "--data",
+        metavar="PATH",
+        help="a text file or a folder of them (default: the built-in corpus)",
+    )
+    evaluate.add_argument(
+        "--float",
+        action="store_true",
+        help="also the loss of the same weights in plain float32, as other tools compute it",
+    )
+    _add_reference(evaluate)
 
 
 def add_export(commands: Commands) -> None:
@@ -74,6 +96,10 @@ def _add_checkpoint(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_reference(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--reference", action="store_true", help="use the numpy reference kernels")
+
+
 def _generate(arguments: argparse.Namespace) -> int:
     from p2pnode.generate_command import generate
 
@@ -85,6 +111,17 @@ def _generate(arguments: argparse.Namespace) -> int:
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         seed=arguments.seed,
+        reference=arguments.reference,
+    )
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from p2pnode.eval_command import evaluate_checkpoint
+
+    return evaluate_checkpoint(
+        arguments.checkpoint,
+        arguments.data,
+        floats=arguments.float,
         reference=arguments.reference,
     )
 

@@ -12,7 +12,7 @@ PACKAGES = ("p2pnode", "signaling", "kernels")
 LAYERS = (
     (
         *("p2pnode.cli", "p2pnode.cli_train", "p2pnode.cli_tools", "p2pnode.cli_types"),
-        *("p2pnode.cli_models", "p2pnode.export_command"),
+        *("p2pnode.cli_models", "p2pnode.export_command", "p2pnode.eval_command"),
         *("p2pnode.demo", "p2pnode.join"),
         *("p2pnode.generate_command", "p2pnode.rehearse_command", "p2pnode.devices_command"),
         "p2pnode.reproduce_command",

@@ -1,0 +1,108 @@
+"""How well a state predicts a text: the exact loss, and that of its weights in plain float32.
+
+May import: arithmetic, data, float_model, model, state, tokenizer, weights, errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from p2pnode.errors import NonFiniteError
+from p2pnode.train import float_model, model
+from p2pnode.train.arithmetic import kernels
+from p2pnode.train.data import Dataset, Tokens
+from p2pnode.train.state import State
+from p2pnode.train.tokenizer import Tokenizer
+from p2pnode.train.weights import Weights
+
+Batch = tuple[Tokens, Tokens]
+"""Inputs and targets, each int32 [B, T]."""
+
+_LOSS_UNIT = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Losses summed over the tokens so far."""
+
+    loss: int = 0
+    """Of the exact arithmetic, in units of 2^-24 nats: the same number on every machine."""
+    float_loss: float = 0.0
+    """Of the plain float32 model, in nats; 0 if it was not asked for."""
+    tokens: int = 0
+    bytes: int = 0
+    """UTF-8 bytes of the predicted tokens; the end of a document has none."""
+
+    @property
+    def nats_per_token(self) -> float:
+        return self.loss / _LOSS_UNIT / self.tokens
+
+    @property
+    def bits_per_byte(self) -> float:
+        """What it would take to send the text with this model: comparable between tokenizers."""
+        return self.loss / _LOSS_UNIT / math.log(2) / max(1, self.bytes)
+
+
+def heldout_batches(dataset: Dataset, state: State) -> list[Batch]:
+    """The fixed held-out set of the run that made `state`, as losses are told in training."""
+    run = state.config
+    return [dataset.heldout_slot(index, run) for index in range(run.eval_slots)]
+
+
+def text_batches(tokenizer: Tokenizer, texts: list[str], state: State) -> list[Batch]:
+    """All of some documents, cut into windows of seq_len tokens that are read one by one.
+
+    A document begins and ends with the separator. Each token but the first is predicted once, from
+    those before it in its window.
+    """
+    run = state.config
+    length, batch = run.model.seq_len, run.micro_batch
+    end = np.array([tokenizer.separator], np.int32)
+    ids = np.concatenate([end, *(part for t in texts for part in (tokenizer.encode(t), end))])
+    whole = (len(ids) - 1) // length
+    batches = []
+    for first in range(0, whole, batch):
+        start, stop = first * length, min(first + batch, whole) * length
+        inputs, targets = ids[start:stop], ids[start + 1 : stop + 1]
+        batches.append((inputs.reshape(-1, length), targets.reshape(-1, length)))
+    if rest := ids[whole * length :][:-1].size:
+        batches.append((ids[-1 - rest : -1].reshape(1, rest), ids[-rest:].reshape(1, rest)))
+    return batches
+
+
+def evaluate(
+    state: State,
+    tokenizer: Tokenizer,
+    batches: list[Batch],
+    *,
+    floats: bool = False,
+    reference: bool = False,
+) -> Iterator[Score]:
+    """The score after each batch. Raises NonFiniteError."""
+    run = state.config
+    weights = Weights(kernels.load(reference=reference), run.model, state.weights)
+    score = Score()
+    for inputs, targets in batches:
+        try:
+            loss = model.loss(weights, np.ascontiguousarray(inputs), np.ascontiguousarray(targets))
+        except kernels.NonFiniteInputError as error:
+            raise NonFiniteError(f"The model cannot be computed: {error}") from None
+        score = Score(
+            score.loss + loss,
+            score.float_loss + (_float_loss(state, inputs, targets) if floats else 0.0),
+            score.tokens + targets.size,
+            score.bytes + sum(len(tokenizer.decode(row)) for row in targets.tolist()),
+        )
+        yield score
+
+
+def _float_loss(state: State, inputs: Tokens, targets: Tokens) -> float:
+    """Summed over [B, T], in nats."""
+    logits = float_model.logits(state.config.model, state.weights, inputs).astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    picked = logits[np.arange(targets.size), targets.reshape(-1)]
+    return float((np.log(np.exp(logits).sum(axis=1)) - picked).sum())
