@@ -133,10 +133,17 @@ class Node(Process):
 class Server(Process):
     """A signaling server process on a port of its own; restarted, it has forgotten everything."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", within: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        within: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.port = port
         self.url = f"http://{host}:{port}"
-        super().__init__("signaling", "serve", "--host", host, "--port", str(port), within=within)
+        command = ("signaling", "serve", "--host", host, "--port", str(port))
+        super().__init__(*command, within=within, env=env)
 
     async def __aenter__(self) -> "Server":
         await super().__aenter__()
@@ -152,6 +159,34 @@ def hooked(folder: Path, source: str, **more: str) -> dict[str, str]:
     hook.mkdir(exist_ok=True)
     (hook / "sitecustomize.py").write_text(source)
     return {"PYTHONPATH": f"{hook}{os.pathsep}{ROOT}", **more}
+
+
+_UNHURRIED = """
+import os, time
+from p2pnode.train import trainer
+
+right = trainer.slot_gradient
+
+def unhurried(*operands):
+    if not os.path.exists(os.environ["TEST_HURRY"]):
+        time.sleep(0.1)
+    return right(*operands)
+
+trainer.slot_gradient = unhurried
+"""
+
+
+class Pace:
+    """Nodes started in `env` compute slowly until they are told to hurry: a run lasts for as long
+    as a test needs, on any machine."""
+
+    def __init__(self, folder: Path, source: str = "") -> None:
+        """source: what they run before anything else."""
+        self._flag = folder / "hurry"
+        self.env = hooked(folder, source + _UNHURRIED, TEST_HURRY=str(self._flag))
+
+    def hurry(self) -> None:
+        self._flag.touch()
 
 
 def free_port() -> int:

@@ -27,28 +27,17 @@ from p2pnode.protocol.roster import Roster, open_roster
 from signaling.messages import FromServer, Relayed, View
 from tests.harness.malicious import MaliciousServer, Meddler, Swapper, halves, unsealed
 from tests.integration.conftest import STEPS, Demo
-from tests.integration.processes import CODE, SECONDS, Node, hooked
+from tests.integration.processes import CODE, SECONDS, Node, Pace
 from tests.integration.test_terminal import Terminal
 
-_UNHURRIED = """
-import dataclasses, os, time
+_HASTY = """
+import dataclasses
 from p2pnode import limits
 limits.LIMITS = dataclasses.replace(limits.LIMITS, handshake=2.0)
 from p2pnode.protocol import attendance
 attendance.PATIENCE = 1.0
-from p2pnode.train import trainer
-
-right = trainer.slot_gradient
-
-def unhurried(*operands):
-    if not os.path.exists(os.environ["TEST_HURRY"]):
-        time.sleep(0.1)
-    return right(*operands)
-
-trainer.slot_gradient = unhurried
 """
-"""A node that computes slowly until a file is there, so that the run lasts for as long as a test
-needs on any machine, and that asks again and complains sooner than after 20 s and a minute."""
+"""A node that asks again sooner than after 20 s, and complains sooner than after a minute."""
 
 
 class Party:
@@ -58,8 +47,7 @@ class Party:
         self.server = server
         self.keys = keys
         self._folder = folder
-        self._hurry = folder / "hurry"
-        self.env = hooked(folder, _UNHURRIED, TEST_HURRY=str(self._hurry))
+        self.pace = Pace(folder, _HASTY)
         self.stack = contextlib.AsyncExitStack()
 
     async def come(self, *names: str, hosted: bool = False) -> list[Node]:
@@ -69,14 +57,11 @@ class Party:
             first = number == 0 and not hosted
             run = ("--preset", "nano", "--steps", str(STEPS), "--start-when", str(len(names)))
             more = run if first else ("--guest",)
-            node = Node(self.server.url, self._folder, name, *more, env=self.env)
+            node = Node(self.server.url, self._folder, name, *more, env=self.pace.env)
             nodes.append(await self.stack.enter_async_context(node))
             if first:
                 await node.until("invite")
         return nodes
-
-    def hurry(self) -> None:
-        self._hurry.touch()
 
     # What whoever has a node's home folder knows
 
@@ -135,7 +120,7 @@ async def test_a_run_whose_envelopes_are_meddled_with(party: Party, undisturbed:
     """Repeated, reordered, reflected, misattributed and damaged from the first knock on."""
     party.server.twist = Meddler(party.server, 1)
     nodes = await party.come("a", "b", "c")
-    party.hurry()
+    party.pace.hurry()
     assert await hashes(*nodes) == {undisturbed.hashes["node-1"]}
     assert {len(node.events("step")) for node in nodes} == {STEPS}
     assert set(party.roster("a").ids) == {party.identity(name).peer_id for name in "abc"}
@@ -151,7 +136,7 @@ async def test_a_run_at_a_server_that_swaps_fingerprints(party: Party, undisturb
     assert not host.events("joined")
     assert not guest.events("joined")
     party.server.twist = honest
-    party.hurry()
+    party.pace.hurry()
     assert await hashes(*nodes) == {undisturbed.hashes["node-1"]}
 
 
@@ -189,7 +174,7 @@ async def test_a_run_under_invented_peers_another_host_a_split_and_silence(
     await told(nodes, "warn", "Training goes on")
     assert not any(node.events("left") for node in nodes)
 
-    party.hurry()
+    party.pace.hurry()
     assert await hashes(*nodes) == {undisturbed.hashes["node-1"]}
     for name, node in zip("abc", nodes, strict=True):
         assert party.roster(name).host == ids["a"]
@@ -206,7 +191,7 @@ async def test_who_is_put_out_reads_and_joins_no_more_though_it_has_code_and_ser
         *("p2pnode", "join", "--signal", party.server.url, "--room", CODE, "--name", "a"),
         *("--home", str(tmp_path / "a-key"), "--out", str(tmp_path / "a"), "--preset", "nano"),
         *("--steps", str(STEPS), "--start-when", "3"),
-        env=party.env,
+        env=party.pace.env,
     )
     party.stack.callback(host.child.close, force=True)
 
@@ -247,7 +232,7 @@ async def test_who_is_put_out_reads_and_joins_no_more_though_it_has_code_and_ser
     (other,) = await party.come("d", hosted=True)
     await other.until("waiting")
     await sees(r"Let d \(\S+\) in\?")
-    party.hurry()
+    party.pace.hurry()
     assert await hashes(guest) == {undisturbed.hashes["node-1"]}
     found = await sees(r"hash [0-9a-f]{64}")
     assert re.fullmatch(rf"hash {undisturbed.hashes['node-1']}", found)
