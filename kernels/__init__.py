@@ -12,6 +12,7 @@ from .errors import (
     KernelError,
     NonFiniteInputError,
     ShapeError,
+    UnsoundError,
 )
 from .probe import probe, probe_expected
 from .random import normal_weights, random_u64
@@ -78,6 +79,7 @@ __all__ = [
     "NonFiniteInputError",
     "Quantised",
     "ShapeError",
+    "UnsoundError",
     "adam_scalars",
     "clip_factor",
     "first_exponent",

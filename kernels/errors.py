@@ -19,5 +19,9 @@ class AccumulatorBoundError(KernelError):
     """A sum could leave the range in which integers are exact."""
 
 
+class UnsoundError(KernelError):
+    """An operation that has run gave other bits than it must: this machine cannot be trusted."""
+
+
 class FloatModeError(KernelError):
     """The thread rounds or flushes subnormals otherwise than IEEE-754 asks, and stays so."""

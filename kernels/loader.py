@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import floatmode, gates, reference
+from .spot import SpotChecks
 from .table import Kernels
 
 
@@ -36,7 +37,7 @@ def load(reference_only: bool = False) -> Kernels:
         reason = gates.fault(name, forms[name])
         if reason is not None:
             forms[name], demoted[name] = reference.FORMS[name], reason
-    return Kernels("numba", forms, pin, demoted)
+    return Kernels("numba", forms, pin, demoted, spots=SpotChecks())
 
 
 def _reference(reason: str) -> Kernels:

@@ -4,7 +4,7 @@ Arrays are C-contiguous; floats are float32. Letters: M tokens (B sequences of T
 H heads of D channels, V vocabulary. Wrong shapes raise ShapeError, NaN or infinity where it
 matters NonFiniteInputError; both leave every argument as it was.
 
-May import: constants, errors, types.
+May import: constants, errors, spot, types.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from . import constants as c
 from .errors import AccumulatorBoundError, NonFiniteInputError, ShapeError
+from .spot import PRODUCTS, SpotChecks
 from .types import (
     F32,
     I8,
@@ -69,7 +70,8 @@ class Kernels:
     backend: "numba" or "reference". demoted: {operation: reason} for those that run in their
     reference form although the backend is numba. reason: why nothing is compiled, for the
     reference backend, else "". counts: calls per operation, plus
-    "flushed_scales" (rows or columns below 2^-100) and "float_mode_repairs".
+    "flushed_scales" (rows or columns below 2^-100), "float_mode_repairs" and "spot_cells" (cells of
+    products that were computed a second time).
     """
 
     def __init__(
@@ -79,14 +81,17 @@ class Kernels:
         pin: Callable[[], bool],
         demoted: Mapping[str, str] | None = None,
         reason: str = "",
+        spots: SpotChecks | None = None,
     ) -> None:
         """forms: every operation by name. pin: makes the calling thread's floating-point mode
-        right, tells whether that took a repair, raises FloatModeError if it cannot."""
+        right, tells whether that took a repair, raises FloatModeError if it cannot. spots: looks
+        at products that were computed."""
         self.backend = backend
         self.demoted: Mapping[str, str] = dict(demoted or {})
         self.reason = reason
         self.counts: Counter[str] = Counter()
         self._pin = pin
+        self._spots = spots
         self._forms = dict(forms)
         self._lock = threading.Lock()
 
@@ -97,7 +102,13 @@ class Kernels:
             if repaired:
                 self.counts["float_mode_repairs"] += 1
         with np.errstate(all="ignore"):
-            return self._forms[name](*args)
+            result = self._forms[name](*args)
+            if self._spots is not None and name in PRODUCTS:
+                cells = self._spots.look(name, args, result)
+                if cells:
+                    with self._lock:
+                        self.counts["spot_cells"] += cells
+        return result
 
     def observed(self, watch: Callable[[str, tuple[Any, ...], Any], None]) -> Kernels:
         """The same operations; after each one `watch` gets its name, arguments and result (None

@@ -60,7 +60,10 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     bits.set_defaults(run=_bits)
     quality = parts.add_parser("quality", help="held-out losses of exact and float32 training")
-    quality.add_argument("--seeds", type=int, default=10, metavar="N", help="seeds (default 10)")
+    quality.add_argument(
+        "--first-seed", type=int, default=0, metavar="N", help="the first seed (default 0)"
+    )
+    quality.add_argument("--seeds", type=int, default=20, metavar="N", help="seeds (default 20)")
     quality.add_argument("--steps", type=int, default=300, metavar="N", help="steps (default 300)")
     quality.add_argument(
         "--rates",
@@ -93,7 +96,8 @@ def _bits(options: argparse.Namespace) -> int:
 
 def _quality(options: argparse.Namespace) -> int:
     arguments = [
-        f"--{name}={getattr(options, name)}" for name in ("seeds", "steps", "rates", "data")
+        f"--{name}={getattr(options, name.replace('-', '_'))}"
+        for name in ("first-seed", "seeds", "steps", "rates", "data")
     ]
     return run_in_own_process("p2pnode.bench.quality", arguments, "host", 1)
 

@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train every pair, print a line for each and the table. Raises BenchmarkError if the quality
     is not shown to be the same."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rates", default="0.001,0.002")
     parser.add_argument("--data", default="builtin")
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError("A comparison takes at least two pairs of runs of one step.")
     data = open_dataset(options.data)
     differences: dict[float, list[float]] = {rate: [] for rate in rates}
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         for rate in rates:
             run = run_for(seed, rate, options.steps, data)
             start = time.perf_counter()

@@ -72,7 +72,7 @@ def _named(what: str) -> Iterator[None]:
         yield
     except kernels.NonFiniteInputError as error:
         raise NonFiniteError(f"{what}: {error}") from None
-    except kernels.FloatModeError as error:
+    except (kernels.FloatModeError, kernels.UnsoundError) as error:
         raise ArithmeticUnsoundError(f"{what}: {error}") from None
 
 

@@ -223,9 +223,10 @@ def test_the_reference_kernels_can_be_asked_for_one_slot():
     assert np.array_equal(gradient, live_gradient)
 
 
-def test_an_untrustworthy_float_mode_is_this_machines_fault(micro, monkeypatch):
+@pytest.mark.parametrize("error", [kernels.FloatModeError, kernels.UnsoundError])
+def test_untrustworthy_arithmetic_is_this_machines_fault(micro, monkeypatch, error):
     def refuse(*args):
-        raise kernels.FloatModeError("subnormals are flushed")
+        raise error("subnormals are flushed")
 
     apply_once(micro)
     for name in ("slot_gradient", "apply_update"):

@@ -1,0 +1,92 @@
+"""`python -m tests.proof`: the arithmetic's proofs at full length (docs/VERIFICATION.md).
+
+sweep   exp, log and silu over every binary32 pattern, compiled against reference and binary64
+oracle  operations against binary32 in integers, on millions of inputs
+spots   how likely one look of a spot check finds a fault, beside uniform choice
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import kernels
+
+from . import oracle, spots, sweep
+
+
+def main() -> int:
+    """Run one of them; 1 if anything differs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.proof",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True)
+    sweeping = commands.add_parser("sweep")
+    sweeping.add_argument("names", nargs="*", default=list(sweep.FUNCTIONS), metavar="FUNCTION")
+    sweeping.add_argument("--step", type=int, default=1, help="every N-th pattern (default 1)")
+    sweeping.set_defaults(run=_sweep)
+    checking = commands.add_parser("oracle")
+    checking.add_argument("--seeds", type=int, default=50, help="seeds (default 50)")
+    checking.add_argument("--count", type=int, default=100_000, help="inputs for each seed")
+    checking.set_defaults(run=_oracle)
+    spotting = commands.add_parser("spots")
+    spotting.add_argument("--looks", type=int, default=4000, help="looks (default 4000)")
+    spotting.set_defaults(run=_spots)
+    options = parser.parse_args()
+    wrong: bool = options.run(options)
+    return int(wrong)
+
+
+def _sweep(options: argparse.Namespace) -> bool:
+    live, reference = kernels.load(), kernels.load(reference=True)
+    print(f"{live.backend} against reference; not compiled: {list(live.demoted)}", flush=True)
+    wrong = False
+    for name in options.names:
+        start = told = time.monotonic()
+
+        def progress(found: sweep.Outcome, name: str = name) -> None:
+            nonlocal told
+            if time.monotonic() > told + 30:
+                told = time.monotonic()
+                print(f"{name}: {found.patterns / sweep.PATTERNS:.1%}", file=sys.stderr)
+
+        found = sweep.sweep(name, live, reference, options.step, progress)
+        print(
+            f"{name}: {found.patterns} patterns, {found.differing} differ; error over "
+            f"{found.measured}: at most {found.worst:.4f} ulp (at {found.worst_at!r}), mean "
+            f"{found.mean:.4f}, {found.misrounded} not the nearest number "
+            f"({100 * found.misrounded / max(1, found.measured):.2f} %), {found.near_ties} next to "
+            f"a tie; {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
+        wrong |= found.differing > 0
+    return wrong
+
+
+def _oracle(options: argparse.Namespace) -> bool:
+    wrong = False
+    for title, ops in (("compiled", kernels.load()), ("reference", kernels.load(reference=True))):
+        for name, (size, differ) in oracle.differing(
+            ops, options.count, range(options.seeds)
+        ).items():
+            print(f"{title} {name}: {size} answers, {differ} differ", flush=True)
+            wrong |= differ > 0
+    return wrong
+
+
+def _spots(options: argparse.Namespace) -> bool:
+    for height, width in ((256, 256), (1024, 672), (1023, 250)):
+        for fault in spots.FAULTS:
+            ours, uniform = (
+                spots.rate(fault, height, width, options.looks, strata=strata)
+                for strata in (True, False)
+            )
+            print(f"{height} x {width}, {fault}: {ours:.4f}, uniform {uniform:.4f}", flush=True)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())
