@@ -87,6 +87,13 @@ def add_join(commands: Commands) -> None:
         help="host: continue from a checkpoint; `auto` takes the newest in --out",
     )
     local.add_argument(
+        "--init",
+        type=Path,
+        metavar="DIR",
+        help="host: start from the weights of a model of the same shape, exported with "
+        "`export --to hf`",
+    )
+    local.add_argument(
         "--out",
         type=Path,
         default=Path("p2pnode-runs"),
@@ -284,6 +291,7 @@ def _join(arguments: argparse.Namespace) -> int:
         threads=arguments.threads,
         addresses=arguments.addresses,
         ice_servers=ice_servers(arguments.stun, arguments.turn),
+        init=arguments.init,
         audit=arguments.audit,
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,

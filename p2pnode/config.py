@@ -80,6 +80,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Fixed held-out micro-batches."""
     past: Annotated[tuple[Past, ...], Meta(max_length=32)] = ()
     """What this run's first steps were made with, if it continues another run."""
+    init: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Name of the weights it starts from (`first_weights`); empty: those that the seed makes."""
 
     def canonical(self) -> bytes:
         """The one JSON form of this configuration (sorted keys, no spaces)."""
@@ -254,6 +256,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             eval_every=self.eval_every,
             eval_slots=4,
             past=(),
+            init="",
             **OPTIMIZER_DEFAULTS,
         )
         # Bounds are declared once, on the fields; decoding is what enforces them.

@@ -99,6 +99,8 @@ class Node:
         self._workshop: Workshop | None = None
         self._manifest: bytes | None = None
         self._share: DataShare | None = None
+        self._first: DataShare | None = None
+        """Of the weights that the run begins with, if it was given some."""
         self._starting = False
         self._leaving = False
         self._answered: set[PeerId] = set()
@@ -184,21 +186,22 @@ class Node:
     def on_link_down(self, peer: PeerId) -> None:
         self._idle.discard(peer)
         self._answers.set()
-        if self._share is not None:
-            self._share.link_down(peer)
+        for share in self._shares():
+            share.link_down(peer)
         if self._session is not None:
             self._session.handle(events.LinkDown(peer))
 
     def on_heard(self, heard: wire.Heard) -> None:
         if self._session is not None:
             self._session.handle(events.Heard(heard.peer, heard.nbytes))
-        elif self._share is not None and heard.nbytes:
-            self._share.heard(heard.peer, asyncio.get_running_loop().time())
+        elif heard.nbytes:
+            for share in self._shares():
+                share.heard(heard.peer, asyncio.get_running_loop().time())
 
     def on_message(self, message: wire.Received) -> None:
         try:
             decoded, payload = decode(message.message)
-            if self._share is not None and self._share.takes(message.peer, decoded, payload):
+            if any(share.takes(message.peer, decoded, payload) for share in self._shares()):
                 return
         except PeerError as error:
             self._room.mesh.drop(message.peer, str(error))
@@ -249,14 +252,17 @@ class Node:
             raise DataError(
                 "The checkpoint was trained on other text; give the same --data as then."
             )
+        config, first = await prepare.given_weights(config, resumed=state is not None)
         prepare.check_memory(config, dataset.manifest)
-        workshop = await prepare.workshop(config, dataset)
+        workshop = await prepare.workshop(config, dataset, first)
         blob = await prepare.compute(text_blob, dataset)
         text = blob.root if blob is not None else b""
         chain = self._orders.begin(config, text, state.step if state is not None else None)
         self._open_run(chain, dataset.manifest.canonical())
         if blob is not None and self._share is not None:
             self._share.serve(blob)
+        if first is not None and self._first is not None:
+            self._first.serve(first.blob)
         self._room.tell_all(self._greeting())
         await prepare.compute(workshop.trainer.restart, chain.config, state)
         self._workshop = workshop
@@ -308,7 +314,10 @@ class Node:
             prepare.check_memory(chain.config, manifest)
             self._open_run(chain, raw)
             dataset = await prepare.find_text(manifest, self._share, self._donors)
-            self._workshop = workshop = await prepare.workshop(chain.config, dataset)
+            first = None
+            if self._first is not None:
+                first = await prepare.find_weights(chain.config, self._first, self._donors)
+            self._workshop = workshop = await prepare.workshop(chain.config, dataset, first)
             await self._take_up(workshop, older)
             session = self._open_session(workshop)
         except P2PNodeError as error:
@@ -324,6 +333,13 @@ class Node:
         self._room.mesh.set_run(chain.ids[0][:8], max_message(chain.config))
         if chain.text:
             self._share = DataShare(self._room.mesh, chain.ids[0][:16], chain.text)
+        if chain.config.init:
+            name = bytes.fromhex(chain.config.init)
+            self._first = DataShare(self._room.mesh, chain.ids[0][:16], name)
+
+    def _shares(self) -> list[DataShare]:
+        """What members give each other before they train."""
+        return [share for share in (self._share, self._first) if share is not None]
 
     def _greeting(self) -> LobbyMessage:
         """First word on a new link."""

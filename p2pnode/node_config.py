@@ -44,6 +44,8 @@ class NodeConfig:
     addresses: Literal["auto", "loopback", "all", "relay"] = "auto"
     ice_servers: tuple[str, ...] = ()
     """STUN and TURN servers, as `net.ice_servers.IceServer.parse` reads them."""
+    init: Path | None = None
+    """Host: folder of an exported model whose weights the run starts from."""
     audit: float = 0.01
     """Share of other nodes' sets that are computed again here, 0 to 1."""
     checkpoint_every: int = 100

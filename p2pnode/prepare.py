@@ -1,6 +1,7 @@
 """What a run takes at this machine before its first step: memory, text, kernels, a first state.
 
-May import: share, worker, protocol, train, ui.events, node_config, config, limits, errors.
+May import: first_weights, share, worker, protocol, train, ui.events, node_config, config, limits,
+errors.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any, TypeVar
 
 import psutil
 
+from p2pnode import first_weights
 from p2pnode.config import RunConfig, RunOptions
 from p2pnode.errors import CheckpointError, ConfigError, MemoryNeedError
+from p2pnode.first_weights import FirstWeights
 from p2pnode.limits import LIMITS
 from p2pnode.node_config import NodeConfig
 from p2pnode.protocol.chain import END, Chain
@@ -99,6 +102,32 @@ class Preparation:
             raise CheckpointError(f"--resume auto: {self._config.out} holds no checkpoint.")
         return found[1]
 
+    async def given_weights(
+        self, config: RunConfig, *, resumed: bool
+    ) -> tuple[RunConfig, FirstWeights | None]:
+        """At the host: `first_weights.given`."""
+        return await self.compute(
+            first_weights.given, config, self._config.init, self._config.out, resumed=resumed
+        )
+
+    async def find_weights(
+        self,
+        config: RunConfig,
+        source: DataShare,
+        donors: Callable[[], Iterable[PeerId]],
+    ) -> FirstWeights:
+        """At a member: the weights that the run begins with, from its folder or from the others.
+        Then serve them too. Raises ExportError and CheckpointError."""
+        first = await self.compute(first_weights.kept, self._config.out, config)
+        if first is None:
+            size = first_weights.size_of(config.model)
+            self._show(Info(text=f"Fetching the run's first weights ({size / 2**20:.1f} MiB) …"))
+            raw = await source.fetch(size, donors, lambda here, total: None)
+            first = await self.compute(first_weights.read, raw, config)
+            await self.compute(first_weights.keep, self._config.out, first)
+        source.serve(first.blob)
+        return first
+
     def check_memory(self, config: RunConfig, manifest: Manifest) -> None:
         """Say what the run takes here. Raises MemoryNeedError if there is not as much."""
         need = footprint(config, manifest.size, audits=self._config.audit > 0)
@@ -145,8 +174,11 @@ class Preparation:
         if total:
             self._show(Info(text=f"  {here * 100 // total} % of the text is here"))
 
-    async def workshop(self, config: RunConfig, dataset: Dataset) -> Workshop:
-        """Compile, make the first state, open the checkpoint folder. Raises P2PNodeError."""
+    async def workshop(
+        self, config: RunConfig, dataset: Dataset, first: FirstWeights | None
+    ) -> Workshop:
+        """Compile, make the first state (from the weights `first`, if the run was given some), open
+        the checkpoint folder. Raises P2PNodeError."""
         if max_message(config) > LIMITS.bulk_bytes:
             raise ConfigError(
                 f"The model has {layout_of(config.model).size:,} parameters; their sums do not fit "
@@ -154,7 +186,7 @@ class Preparation:
             )
         self._show(Info(text="Preparing the kernels …"))
         trainer = await self._patiently(
-            self.compute(self._trainer, config, dataset),
+            self.compute(self._trainer, config, dataset, first),
             "Still compiling the kernels (once per machine and version)",
         )
         for kernel, reason in trainer.kernels.demoted.items():
@@ -162,11 +194,12 @@ class Preparation:
         folder = await self.compute(CheckpointFolder, self._config.out, self._config.keep)
         return Workshop(trainer, folder)
 
-    def _trainer(self, config: RunConfig, dataset: Dataset) -> Trainer:
+    def _trainer(self, config: RunConfig, dataset: Dataset, first: FirstWeights | None) -> Trainer:
         """In the computing thread: compiled kernels and the first state."""
         cores = psutil.cpu_count(logical=False) or 1
         kernels.use_threads(self._config.threads or max(1, cores - 1))
-        return Trainer(config, dataset, reference=self._config.reference)
+        values = first.values if first is not None else None
+        return Trainer(config, dataset, reference=self._config.reference, first=values)
 
     async def _patiently(self, work: Coroutine[Any, Any, T], text: str) -> T:
         """Await `work` and say every few seconds that it goes on."""

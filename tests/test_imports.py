@@ -19,6 +19,7 @@ LAYERS = (
     ),
     ("p2pnode.node",),
     ("p2pnode.prepare",),
+    ("p2pnode.first_weights",),
     ("p2pnode.room", "p2pnode.session", "p2pnode.share", "p2pnode.orders"),
     ("p2pnode.audits",),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),

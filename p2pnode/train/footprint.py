@@ -22,7 +22,8 @@ class Footprint:
 
     program: int
     states: int
-    """Weights and two moments, of the committed state and of the pending one."""
+    """Weights and two moments, of the committed state and of the pending one; and the weights that
+    the run began with, if they were given, as they are and as they are handed to members."""
     frozen: int
     """One serialised state: a checkpoint on its way to disk, or what joiners are given."""
     gradients: int
@@ -68,7 +69,7 @@ def footprint(config: RunConfig, text_bytes: int, *, audits: bool = True) -> Foo
     here = min(kept, 4 * size * (max(1, LIMITS.kept_bytes // (4 * size)) + 2))
     return Footprint(
         program=PROGRAM,
-        states=2 * state,
+        states=2 * state + (2 * 4 * size if config.init else 0),
         frozen=state,
         gradients=(4 + 4 + 7 + 5 * 4) * size,
         kept=here,

@@ -79,8 +79,16 @@ def _named(what: str) -> Iterator[None]:
 class Trainer:
     """One node's training state and the operations on it."""
 
-    def __init__(self, config: RunConfig, dataset: Dataset, *, reference: bool = False) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        *,
+        reference: bool = False,
+        first: F32 | None = None,
+    ) -> None:
         """Start from the run's initial state. `reference` computes without compiled kernels.
+        first: the weights that `config.init` names, float32 [P].
 
         Raises ConfigError, DataError, or RunMismatchError if the run asks for other arithmetic.
         """
@@ -103,7 +111,8 @@ class Trainer:
         self._spare: tuple[F32, F32, F32] | None = None
         self._weights: Weights | None = None
         self._lent: dict[int, Lent] = {}
-        self._adopt(initial_state(config.at(0)))
+        self._first = first
+        self._adopt(initial_state(config.at(0), first))
 
     def _adopt(self, state: State) -> None:
         self._committed = state
@@ -367,7 +376,7 @@ class Trainer:
         """Drop everything and go on from `state`, or else from the first one, as a part of run
         `config` of the same model and data. Raises RunMismatchError."""
         if state is None:
-            state = initial_state(config.at(0))
+            state = initial_state(config.at(0), self._first)
         elif config.at(state.step) != state.config:
             raise RunMismatchError(
                 f"The state of step {state.step} is not one of run {config.run_id().hex()[:8]}."

@@ -1,6 +1,6 @@
 """From one state to the next: the first state, and one optimizer step. Nothing is changed in place.
 
-May import: arithmetic, layout, state, config.
+May import: arithmetic, layout, state, config, errors.
 """
 
 from __future__ import annotations
@@ -13,13 +13,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pnode.config import RunConfig
+from p2pnode.errors import ConfigError
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.layout import F32, layout_of
 from p2pnode.train.state import Position, State
 
 
-def initial_state(config: RunConfig) -> State:
+def initial_state(config: RunConfig, first: F32 | None = None) -> State:
     """The state before the first step; a function of the configuration alone.
+
+    first: flat float32 [P], the weights that `config.init` names; whoever has them has checked
+    that. Raises ConfigError if they are missing, or if there is no name.
+    """
+    if bool(config.init) != (first is not None):
+        raise ConfigError("the run starts from given weights, and they are not here")
+    layout = layout_of(config.model)
+    # A copy: the arrays of a state are used again after it.
+    weights = _drawn_weights(config) if first is None else first.copy()
+    exponent = kernels.first_exponent(kernels.grid_limit(config.slots))
+    count = len(layout.tensors)
+    position = Position(0, 0, (exponent,) * count, (0,) * count, 1.0, 1.0)
+    return State(config, position, weights, np.zeros_like(weights), np.zeros_like(weights))
+
+
+def _drawn_weights(config: RunConfig) -> F32:
+    """Those that the seed makes.
 
     Matrices are near-normal with standard deviation init_std, those that write to the residual
     stream 1 / sqrt(2 * layers) of it (binary64); norms are 1.
@@ -35,10 +53,7 @@ def initial_state(config: RunConfig) -> State:
             weights[t.start : t.stop] = kernels.normal_weights(
                 config.seed, f"init {t.name}", t.stop - t.start, std
             )
-    exponent = kernels.first_exponent(kernels.grid_limit(config.slots))
-    count = len(layout.tensors)
-    position = Position(0, 0, (exponent,) * count, (0,) * count, 1.0, 1.0)
-    return State(config, position, weights, np.zeros_like(weights), np.zeros_like(weights))
+    return weights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -82,3 +82,13 @@ def test_greedy_text_ends_and_begins_alike(make, tmp_path):
         ]
         == trained.tokenizer.separator
     )
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_what_it_saves_again_is_read_for_a_new_run(make, tmp_path, kind):
+    trained = make(kind)
+    hf.export(trained, tmp_path / "out", force=False)
+    for library in (AutoModelForCausalLM, AutoTokenizer):
+        library.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
+    flat = hf.load(tmp_path / "again", trained.state.config.model, trained.tokenizer)
+    assert np.array_equal(flat.view(np.int32), trained.state.weights.view(np.int32))
