@@ -33,7 +33,7 @@ from .pack import (
 from .scalar import INFINITY_BITS, magnitude, round_small
 from .target import QUADS
 from .threads import spread
-from .tile import STEP, TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
+from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
 
 INT8_FLUSH = np.int64((c.INT8_MAX_INNER + 1) // 2)
 """Words of int8 values (as int16 pairs or quads) that int32 can sum."""
@@ -132,14 +132,13 @@ def _panels(b: Quantised, by_rows: bool) -> Panels:
 def _sweep(tile: Any) -> Any:
     @routine
     def sweep(
-        left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out, out_from,
-        cols,
-    ):  # fmt: skip
+        left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out, cols
+    ):
         """A chunk's product where int32 holds every sum: panel by panel, strip by strip."""
         for n0 in range(0, cols, TILE_COLS):
             for r0 in range(0, rows, TILE_ROWS):
                 last = min(rows - r0, TILE_ROWS) - 1
-                place = out_from + r0 * cols + n0
+                place = r0 * cols + n0
                 if last == TILE_ROWS - 1 and cols - n0 >= TILE_COLS:
                     tile(
                         left, r0 * row_step, row_step, step, last, right, n0 * count, count,
@@ -163,8 +162,8 @@ _sweep_quads = _sweep(tile_quads) if QUADS is not None else _sweep_words
 
 @routine
 def _sweep_wide(
-    left, row_step, step, rows, right, count, flush, row_scale, col_scale, wide, out, out_from, cols
-):  # fmt: skip
+    left, row_step, step, rows, right, count, flush, row_scale, col_scale, wide, out, cols
+):
     """A chunk's product in blocks of at most `flush` words, added up in binary64.
 
     wide float64 [tiles of the chunk, TILE_SIZE]: scratch.
@@ -190,7 +189,7 @@ def _sweep_wide(
             n0 = p * TILE_COLS
             for r in range(min(rows - s * TILE_ROWS, TILE_ROWS)):
                 factor = row_scale[s * TILE_ROWS + r]
-                place = out_from + (s * TILE_ROWS + r) * cols + n0
+                place = (s * TILE_ROWS + r) * cols + n0
                 width = min(cols - n0, TILE_COLS)
                 totals = wide[block + r * TILE_COLS :]
                 scale, target = col_scale[n0:], out[place : place + width]
@@ -202,43 +201,27 @@ def _sweep_wide(
                         target[j] = np.float32(totals[j]) * factor * scale[j]
 
 
-@routine
-def _multiply(
-    left, row_step, step, rows, right, count, quads, flush, small, start, row_scale, col_scale,
-    wide, edge, out, out_from, cols,
+@kernel
+def _product(
+    left, row_step, step, rows, row_scale, right, count, quads, flush, small, start, col_scale,
+    wide, edge, out, cols,
 ):  # fmt: skip
-    """out[rows, cols] from out_from = a chunk of the left operand times the whole right one.
+    """out[rows, cols] = a chunk of the left operand times the whole right one.
 
     small: int32 holds every sum of the chunk, however long.
     """
     if quads:
         _sweep_quads(
-            left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out,
-            out_from, cols,
-        )  # fmt: skip
+            left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out, cols
+        )
     elif count <= flush or (small and count <= _DIRECT):
         _sweep_words(
-            left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out,
-            out_from, cols,
-        )  # fmt: skip
+            left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out, cols
+        )
     else:
         _sweep_wide(
-            left, row_step, step, rows, right, count, flush, row_scale, col_scale, wide, out,
-            out_from, cols,
-        )  # fmt: skip
-
-
-@kernel
-def _product(
-    left, row_step, step, chunk, row_scale, right, count, quads, flush, small, start, col_scale,
-    wide, edge, out, rows, cols,
-):  # fmt: skip
-    """The product of an operand that is laid out already."""
-    for r0 in range(0, rows, chunk):
-        _multiply(
-            left[r0 * row_step :], row_step, step, min(rows - r0, chunk), right, count, quads,
-            flush, small, start, row_scale[r0:], col_scale, wide, edge, out, r0 * cols, cols,
-        )  # fmt: skip
+            left, row_step, step, rows, right, count, flush, row_scale, col_scale, wide, out, cols
+        )
 
 
 @helper
@@ -269,88 +252,71 @@ def _largest_magnitudes(words, totals):
     return largest
 
 
-@kernel
-def _rows_product(
-    x, limit, words, halves, bytes_, row_scale, right, count, quads, flip, flush, start,
-    col_scale, wide, edge, out, cols,
-):  # fmt: skip
-    """The product of x[M, K], quantised by rows, a chunk at a time; all finite?
-
-    words [chunk, words of a row], seen as int16 in halves and as int8 in bytes_: scratch.
-    """
-    chunk, length = words.shape
-    inner = x.shape[1]
-    for c0 in range(0, x.shape[0], chunk):
-        rows = min(x.shape[0] - c0, chunk)
-        small = inner < _SMALL_ROW
-        for r in range(rows):
-            top = row_top(x, c0 + r)
-            if top >= INFINITY_BITS:
-                return False
-            row_scale[r], inverse = scale_of(top, limit)
-            if quads:
-                for k in range(inner):
-                    q = round_small(x[c0 + r, k] * inverse)
-                    bytes_[r, k] = np.int8(q ^ flip)
-                for k in range(inner, 4 * count):
-                    bytes_[r, k] = np.int8(0)
-            else:
-                for k in range(inner):
-                    halves[r, k] = np.int16(round_small(x[c0 + r, k] * inverse))
-                if inner % 2:
-                    halves[r, inner] = np.int16(0)
-                if count > flush:
-                    small &= _magnitudes(halves[r, :inner]) <= _SMALL
-        _multiply(
-            words.reshape(-1), length, STEP, rows, right, count, quads, flush, small, start,
-            row_scale, col_scale, wide, edge, out, c0 * cols, cols,
-        )  # fmt: skip
-    return True
+_NOT_FINITE, _LARGE, _SUMMABLE = np.int64(0), np.int64(1), np.int64(2)
+"""What became of a chunk: refused, or quantised; then whether int32 can hold all its sums."""
 
 
 @kernel
-def _cols_product(
-    x, begin, end, limit, words, top, inverse, row_scale, right, count, quads, flush, col_scale,
-    wide, edge, out, cols,
-):  # fmt: skip  # fmt: skip
-    """Rows begin..end-1 of the product of x[K, M] transposed, quantised by columns, a chunk at a
-    time; all finite?
+def _quantise_rows_chunk(x, limit, halves, bytes_, row_scale, count, quads, flip, flush):
+    """Words of the rows of x[R, K] with their scales.
 
-    words [K / 2, chunk], top int32 [chunk], inverse float32 [chunk]: scratch.
+    The words [>= R, words of a row] are written as int16 in halves, or as int8 in bytes_.
     """
-    chunk = words.shape[1]
-    inner = x.shape[0]
-    for c0 in range(begin, end, chunk):
-        rows = min(end - c0, chunk)
+    rows, inner = x.shape
+    small = inner < _SMALL_ROW
+    for r in range(rows):
+        top = row_top(x, r)
+        if top >= INFINITY_BITS:
+            return _NOT_FINITE
+        row_scale[r], inverse = scale_of(top, limit)
+        if quads:
+            for k in range(inner):
+                q = round_small(x[r, k] * inverse)
+                bytes_[r, k] = np.int8(q ^ flip)
+            for k in range(inner, 4 * count):
+                bytes_[r, k] = np.int8(0)
+        else:
+            for k in range(inner):
+                halves[r, k] = np.int16(round_small(x[r, k] * inverse))
+            if inner % 2:
+                halves[r, inner] = np.int16(0)
+            if count > flush:
+                small &= _magnitudes(halves[r, :inner]) <= _SMALL
+    return _SUMMABLE if small else _LARGE
+
+
+@kernel
+def _quantise_cols_chunk(x, begin, end, limit, words, top, inverse, row_scale, count, flush):
+    """Words [K / 2, >= end - begin] of pairs down columns begin..end-1 of x[K, M], with scales.
+
+    top int32, inverse float32: scratch for each column.
+    """
+    inner, rows = x.shape[0], end - begin
+    for j in range(rows):
+        top[j] = np.int32(0)
+    for k in range(inner):
+        row = x[k, begin:end]
         for j in range(rows):
-            top[j] = np.int32(0)
-        for k in range(inner):
-            row = x[k, c0 : c0 + rows]
-            for j in range(rows):
-                bits = magnitude(row[j])
-                top[j] = bits if bits > top[j] else top[j]
+            bits = magnitude(row[j])
+            top[j] = bits if bits > top[j] else top[j]
+    for j in range(rows):
+        if top[j] >= INFINITY_BITS:
+            return _NOT_FINITE
+        row_scale[j], inverse[j] = scale_of(top[j], limit)
+    for t in range(inner // 2):
+        first, second = x[2 * t, begin:end], x[2 * t + 1, begin:end]
         for j in range(rows):
-            if top[j] >= INFINITY_BITS:
-                return False
-            row_scale[j], inverse[j] = scale_of(top[j], limit)
-        for t in range(inner // 2):
-            first, second = x[2 * t, c0 : c0 + rows], x[2 * t + 1, c0 : c0 + rows]
-            for j in range(rows):
-                words[t, j] = pair_word(
-                    round_small(first[j] * inverse[j]), round_small(second[j] * inverse[j])
-                )
-        if inner % 2:
-            for j in range(rows):
-                q = round_small(x[inner - 1, c0 + j] * inverse[j])
-                words[count - 1, j] = pair_word(q, np.int32(0))
-        small = False
-        if flush < count < _SMALL_ROW // 2:
-            small = _largest_magnitudes(words[:, :rows], top) <= _SMALL
-        _multiply(
-            words.reshape(-1), STEP, chunk, rows, right, count, quads, flush, small, right,
-            row_scale, col_scale, wide, edge, out, c0 * cols, cols,
-        )  # fmt: skip
-    return True
+            words[t, j] = pair_word(
+                round_small(first[j] * inverse[j]), round_small(second[j] * inverse[j])
+            )
+    if inner % 2:
+        for j in range(rows):
+            q = round_small(x[inner - 1, begin + j] * inverse[j])
+            words[count - 1, j] = pair_word(q, np.int32(0))
+    small = False
+    if flush < count < _SMALL_ROW // 2:
+        small = _largest_magnitudes(words[:, :rows], top) <= _SMALL
+    return _SUMMABLE if small else _LARGE
 
 
 def _chunk_rows(rows: int, length: int, cols: int, wide: bool) -> int:
@@ -389,12 +355,14 @@ def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
         chunk = _chunk_rows(rows, length, cols, wide)
 
         def laid_out(start: int, stop: int) -> bool:
-            _product(
-                words[start:stop].reshape(-1), length, 1, chunk, a.scale[start:stop],
-                panels.words, panels.count, panels.quads, flush, False, panels.start,
-                panels.scale, *_scratch(chunk, cols, wide), out[start:stop].reshape(-1),
-                stop - start, cols,
-            )  # fmt: skip
+            scratch = _scratch(chunk, cols, wide)
+            for c0 in range(start, stop, chunk):
+                end = min(c0 + chunk, stop)
+                _product(
+                    words[c0:end].reshape(-1), length, 1, end - c0, a.scale[c0:end], panels.words,
+                    panels.count, panels.quads, flush, False, panels.start, panels.scale, *scratch,
+                    out[c0:end].reshape(-1), cols,
+                )  # fmt: skip
             return True
 
         spread(rows, TILE_ROWS, laid_out)
@@ -403,13 +371,22 @@ def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
 
     def quantised(start: int, stop: int) -> bool:
         words = row_words(chunk, inner, 4 if panels.quads else 2)
-        finite: bool = _rows_product(
-            a[start:stop], np.float32(b.limit), words, words.view(np.int16), words.view(np.int8),
-            empty(chunk, np.float32), panels.words, panels.count, panels.quads, _flip(panels),
-            flush, panels.start, panels.scale, *_scratch(chunk, cols, wide),
-            out[start:stop].reshape(-1), cols,
-        )  # fmt: skip
-        return finite
+        forms = words.view(np.int16), words.view(np.int8)
+        row_scale, scratch = empty(chunk, np.float32), _scratch(chunk, cols, wide)
+        for c0 in range(start, stop, chunk):
+            end = min(c0 + chunk, stop)
+            done = _quantise_rows_chunk(
+                a[c0:end], np.float32(b.limit), *forms, row_scale, panels.count,
+                panels.quads, _flip(panels), flush,
+            )  # fmt: skip
+            if done == _NOT_FINITE:
+                return False
+            _product(
+                words.reshape(-1), words.shape[1], 1, end - c0, row_scale, panels.words,
+                panels.count, panels.quads, flush, bool(done == _SUMMABLE), panels.start,
+                panels.scale, *scratch, out[c0:end].reshape(-1), cols,
+            )  # fmt: skip
+        return True
 
     if not spread(rows, TILE_ROWS, quantised):
         raise _refuse()
@@ -435,21 +412,34 @@ def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
     wide = bool(panels.count > flush)
     chunk = min(_CHUNK_COLS, -(-rows // TILE_ROWS) * TILE_ROWS)
     if isinstance(dy, Quantised):
-        _product(
-            left_cols(dy.q).reshape(-1), 1, rows, chunk, dy.scale, panels.words, panels.count,
-            panels.quads, flush, False, panels.start, panels.scale,
-            *_scratch(chunk, cols, wide), dw.reshape(-1), rows, cols,
-        )  # fmt: skip
+        left, scratch = left_cols(dy.q).reshape(-1), _scratch(chunk, cols, wide)
+        for c0 in range(0, rows, chunk):
+            end = min(c0 + chunk, rows)
+            _product(
+                left[c0:], 1, rows, end - c0, dy.scale[c0:end], panels.words, panels.count,
+                panels.quads, flush, False, panels.start, panels.scale, *scratch,
+                dw[c0:end].reshape(-1), cols,
+            )  # fmt: skip
         return dw
 
     def quantised(start: int, stop: int) -> bool:
-        finite: bool = _cols_product(
-            dy, start, stop, np.float32(x.limit), empty((panels.count, chunk), np.int32),
-            empty(chunk, np.int32), empty(chunk, np.float32), empty(chunk, np.float32),
-            panels.words, panels.count, panels.quads, flush, panels.scale,
-            *_scratch(chunk, cols, wide), dw.reshape(-1), cols,
-        )  # fmt: skip
-        return finite
+        words, top = empty((panels.count, chunk), np.int32), empty(chunk, np.int32)
+        inverse, row_scale = (empty(chunk, np.float32) for _ in range(2))
+        scratch = _scratch(chunk, cols, wide)
+        for c0 in range(start, stop, chunk):
+            end = min(c0 + chunk, stop)
+            done = _quantise_cols_chunk(
+                dy, c0, end, np.float32(x.limit), words, top, inverse, row_scale, panels.count,
+                flush,
+            )  # fmt: skip
+            if done == _NOT_FINITE:
+                return False
+            _product(
+                words.reshape(-1), 1, chunk, end - c0, row_scale, panels.words, panels.count,
+                panels.quads, flush, bool(done == _SUMMABLE), panels.start, panels.scale, *scratch,
+                dw[c0:end].reshape(-1), cols,
+            )  # fmt: skip
+        return True
 
     if not spread(rows, TILE_ROWS, quantised):
         raise _refuse()
