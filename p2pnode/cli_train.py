@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from p2pnode.cli_types import Commands, add_command, node_at_step, node_list, port, positive, rate
+from p2pnode.cli_types import Commands, add_command, node_at_step, node_list, natural, port, positive, rate
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import UsageError
 from p2pnode.node_config import NodeConfig, default_home, ice_servers, room_code, signal_url
@@ -116,6 +116,12 @@ def add_join(commands: Commands) -> None:
     )
     local.add_argument(
         "--keep", type=positive, default=3, metavar="N", help="checkpoints kept (default 3)"
+    )
+    local.add_argument(
+        "--no-keep-best",
+        action="store_false",
+        dest="keep_best",
+        help="do not keep the state of the lowest held-out loss (best-run-….safetensors) too",
     )
     local.add_argument(
         "--audit",
@@ -249,6 +255,14 @@ def _add_run_options(command: argparse.ArgumentParser, preset: str = "tiny") -> 
         metavar="STEPS",
         help="steps between held-out losses, 0 for never (default 50)",
     )
+    run.add_argument(
+        "--early-stop",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="end the run when N held-out losses in a row are not below the best before them "
+        "(default 0: never)",
+    )
     shape = {
         "width": "width of the model",
         "layers": "layers of the model",
@@ -295,6 +309,7 @@ def _join(arguments: argparse.Namespace) -> int:
         audit=arguments.audit,
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
+        keep_best=arguments.keep_best,
         json_events=arguments.json_events,
     )
     serve = (arguments.bind, arguments.port) if arguments.serve else None

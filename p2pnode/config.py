@@ -78,6 +78,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Steps between held-out losses; 0 switches them off."""
     eval_slots: Annotated[int, Meta(ge=1, le=64)]
     """Fixed held-out micro-batches."""
+    early_stop: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """The run ends early when so many held-out losses in a row are not below the best before them;
+    0: never. Left out of the canonical form if 0, so that older runs keep their hashes."""
     past: Annotated[tuple[Past, ...], Meta(max_length=32)] = ()
     """What this run's first steps were made with, if it continues another run."""
     init: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -152,6 +155,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
             value = getattr(self, name)
             if not (math.isfinite(value) and low <= value <= high):
                 raise ConfigError(f"{name} is {value}; it must lie between {low:g} and {high:g}")
+        if self.early_stop and not self.eval_every:
+            raise ConfigError("early_stop needs held-out losses: set eval_every")
         ends = [0, *(past.until for past in self.past)]
         if any(a >= b for a, b in zip(ends, [*ends[1:], self.steps], strict=True)) or any(
             past.until > past.steps or not (math.isfinite(past.lr) and 0.0 <= past.lr <= 1.0)
@@ -224,6 +229,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int | None = None
     seed: int = 0
     eval_every: int = 50
+    early_stop: int = 0
 
     def check(self) -> None:
         """Raise ConfigError now for what would make every configuration impossible."""
@@ -255,6 +261,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             warmup=warmup,
             eval_every=self.eval_every,
             eval_slots=4,
+            early_stop=self.early_stop,
             past=(),
             init="",
             **OPTIMIZER_DEFAULTS,

@@ -110,6 +110,12 @@ class IdentityError(P2PNodeError):
     exit_code = 15
 
 
+class LedgerError(P2PNodeError):
+    """A ledger is damaged, or the run it tells of did not come out as it says."""
+
+    exit_code = 18
+
+
 class RehearsalError(P2PNodeError):
     """A rehearsed run broke the promise: a fault of the protocol was found."""
 

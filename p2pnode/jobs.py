@@ -4,12 +4,11 @@ Every function here runs in the computing thread, takes the effect and returns t
 answers it. Also the one place where the two ways of counting meet: the protocol numbers steps from
 1 (step t makes state t), the trainer from 0 (step t is computed on state t).
 
-May import: bundle, train, protocol, config, errors.
+May import: bundle, keeper, train, protocol, config, errors.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,12 +18,13 @@ import numpy as np
 from p2pnode.bundle import Bundles
 from p2pnode.config import RunConfig
 from p2pnode.errors import CheckpointError, DiskFullError, NonFiniteError
+from p2pnode.keeper import CommitResult, Keeper
 from p2pnode.protocol import effects, events, fetch
 from p2pnode.protocol.messages import Buffer, Shard, SlotEvidence, as_weight
 from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder
-from p2pnode.train.evidence import AppliedInfo, GradientSum, HeldOut
+from p2pnode.train.evidence import AppliedInfo, GradientSum
 from p2pnode.train.evidence import SlotEvidence as Stated
 from p2pnode.train.gradient import checksum
 from p2pnode.train.partial import PartialFile
@@ -48,24 +48,14 @@ class PartialSet:
         return self.effect.slots[len(self.evidence) :]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CommitResult:
-    """What a commit left behind for the owner of this machine."""
-
-    held_out: HeldOut | None
-    checkpoint: Path | None
-    problem: str | None
-    """Why no checkpoint could be written, if one was due."""
-
-
 class Jobs:
     """The effects of one run on one trainer. Not thread-safe: one thread runs all methods."""
 
-    def __init__(self, trainer: Trainer, folder: CheckpointFolder, checkpoint_every: int) -> None:
+    def __init__(self, trainer: Trainer, folder: CheckpointFolder, keeper: Keeper) -> None:
         self._trainer = trainer
+        self._keeper = keeper
         self._folder = folder
         self._bundles = Bundles(folder.folder)
-        self._every = checkpoint_every
         self._grid_limit = kernels.grid_limit(trainer.config.slots)
         self._partial = PartialFile(folder.folder)
         self._infos: dict[int, AppliedInfo] = {}
@@ -256,28 +246,25 @@ class Jobs:
         self._trainer.rollback()
 
     def commit(self, effect: effects.Commit) -> CommitResult:
-        """Keep the state of this step; held-out loss and checkpoint where they are due.
+        """Keep the state of this step; measure and write what is due.
 
-        Both must see exactly this state, so they are made before the next step is applied.
+        All that must see exactly this state, so it is done before the next step is applied.
         """
+        total = None
         if effect.summary is not None:  # else the state was loaded, and is committed already
+            total, _ = self._trainer.pending_sums(effect.step - 1)
             self._trainer.commit(effect.step - 1)
-        every = self._trainer.config.eval_every
-        held_out = self._trainer.heldout_loss() if every and effect.step % every == 0 else None
-        path, problem = None, None
-        if effect.step % self._every == 0:
-            try:
-                path = self.save(spare=True)
-            except CheckpointError as error:
-                problem = str(error)
-        return CommitResult(held_out, path, problem)
+        return self._keeper.keep(effect.summary, total)
 
-    def save(self, *, spare: bool = False) -> Path:
-        """Write the committed state. Raises CheckpointError; what was there stays.
+    def save(self) -> Path:
+        """Write the committed state. Raises CheckpointError; what was there stays."""
+        return self._keeper.save()
 
-        `spare`: only if the disk has room for more than that."""
-        state, data = self._trainer.committed, self._trainer.snapshot()
-        return self._folder.save(state.config.run_id(), state.step, data, spare=spare)
+    def final(self) -> tuple[Path, tuple[int, bytes] | None]:
+        """Write the final state, and say what is to be signed of the ledger (see `Keeper.durable`).
+        Raises CheckpointError, LedgerError."""
+        signs = self._keeper.durable()
+        return self._keeper.save(), signs
 
     def turn(self, config: RunConfig) -> None:
         """Later steps are made with these settings."""

@@ -82,6 +82,15 @@ class Limits:
     """Tokens of a vocabulary, as `ModelConfig.vocab` bounds them."""
     checkpoint_header_bytes: int = 1 * MIB
     """Header of a checkpoint: three entries for each tensor of the deepest model fit."""
+    ledger_line_bytes: int = 32 * KIB
+    """One line of a ledger: a configuration with all its past, and checks of the deepest model's
+    tensors. A line of `tiny` has 0.9 KB."""
+    ledger_loose: int = 10_000
+    """Steps that wait in memory until somebody hands over the ledger's lines before them."""
+    ledger_part_bytes: int = 256 * KIB
+    """Lines handed over in one message."""
+    ledger_signature_bytes: int = 4 * MIB
+    """File of who signed a ledger: 64 members, 200 times each; then the newest of each."""
     bundles: int = 8
     """Reproduction bundles kept in a folder; a machine that is often wrong fills no disk."""
     bundle_case_bytes: int = 16 * MIB

@@ -27,6 +27,8 @@ from p2pnode.errors import (
     UsageError,
 )
 from p2pnode.jobs import Jobs
+from p2pnode.keeper import CommitResult, Keeper
+from p2pnode.ledger_share import LedgerShare
 from p2pnode.net import events as wire
 from p2pnode.net.watchdog import Watchdog
 from p2pnode.orders import Orders, sentence
@@ -38,6 +40,9 @@ from p2pnode.protocol.lobby import (
     Announce,
     Declined,
     Idle,
+    LedgerLines,
+    LedgerSigned,
+    LedgerWant,
     LobbyMessage,
     Ready,
     RecordNews,
@@ -101,6 +106,7 @@ class Node:
         self._share: DataShare | None = None
         self._first: DataShare | None = None
         """Of the weights that the run begins with, if it was given some."""
+        self._ledgers: LedgerShare | None = None
         self._starting = False
         self._leaving = False
         self._answered: set[PeerId] = set()
@@ -219,6 +225,9 @@ class Node:
                 self._maybe_start()
             case RecordNews():
                 self._on_records(peer, message.records)
+            case LedgerSigned() | LedgerWant() | LedgerLines():
+                if self._ledgers is not None:
+                    self._ledgers.take(peer, message)
             case Ready() | Declined() if self._orders.chain is not None:
                 if message.run != self._orders.chain.ids[0]:
                     return
@@ -394,7 +403,27 @@ class Node:
                 audit=self._config.audit,
             )
         )
-        jobs = Jobs(trainer, workshop.folder, self._config.checkpoint_every)
+        keeper = Keeper(
+            trainer,
+            workshop.folder,
+            workshop.ledger,
+            every=self._config.checkpoint_every,
+            keep_best=self._config.keep_best,
+        )
+        jobs = Jobs(trainer, workshop.folder, keeper)
+        self._ledgers = LedgerShare(
+            workshop.ledger,
+            workshop.signatures,
+            config.at(0).run_id(),
+            self._room.identity,
+            worker=self._worker,
+            tell=self._room.tell,
+            links=self._room.mesh.links,
+            key_of=self._key_of,
+            name_of=self._room.name,
+            show=self._console.show,
+            spawn=self._spawn,
+        )
         return Session(
             setup,
             config,
@@ -403,11 +432,28 @@ class Node:
             mesh=self._room.mesh,
             show=self._console.show,
             rewind=self._rewind,
+            kept=self._on_kept,
         )
 
     def _signed(self, peer: PeerId, digest: bytes, signature: bytes) -> bool:
+        key = self._key_of(peer)
+        return key is not None and pledge_is_signed(key, digest, signature)
+
+    def _key_of(self, peer: PeerId) -> bytes | None:
         member = self._room.roster.member(peer) if self._room.roster is not None else None
-        return member is not None and pledge_is_signed(member.key, digest, signature)
+        return member.key if member is not None else None
+
+    def _on_kept(self, result: CommitResult) -> None:
+        """A commit was written down here."""
+        if self._ledgers is not None:
+            if result.signs is not None:
+                self._ledgers.signed_here(*result.signs)
+            self._ledgers.lacks(result.missing)
+        chain, after = self._orders.chain, result.stop_after
+        if after is None or chain is None or not self._room.decides or self._leaving:
+            return
+        if after < chain.last_step:  # every node finds the same; who may sign orders it
+            self._follow(self._orders.stop(after), chain, here=True)
 
     # Records
 

@@ -51,6 +51,8 @@ class NodeConfig:
     checkpoint_every: int = 100
     keep: int = 3
     """Checkpoints kept by rotation."""
+    keep_best: bool = True
+    """Also keep the state of the lowest held-out loss."""
     json_events: bool = False
     """Write events as JSON lines to standard output instead of sentences."""
 

@@ -1,7 +1,7 @@
 """What a run takes at this machine before its first step: memory, text, kernels, a first state.
 
-May import: first_weights, share, worker, protocol, train, ui.events, node_config, config, limits,
-errors.
+May import: first_weights, share, signatures, worker, protocol, train, ui.events, node_config,
+config, limits, errors.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from p2pnode.protocol.fetch import Blob
 from p2pnode.protocol.identity import PeerId
 from p2pnode.protocol.messages import HEADER_BYTES, PART_BYTES
 from p2pnode.share import DataShare, share
+from p2pnode.signatures import Signatures, file_of
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder, load
 from p2pnode.train.data import Dataset, open_dataset
 from p2pnode.train.footprint import footprint, megabytes
 from p2pnode.train.layout import layout_of
+from p2pnode.train.ledger import Ledger
 from p2pnode.train.manifest import Manifest
 from p2pnode.train.state import State
 from p2pnode.train.trainer import Trainer
@@ -47,6 +49,8 @@ class Workshop:
 
     trainer: Trainer
     folder: CheckpointFolder
+    ledger: Ledger
+    signatures: Signatures
 
     def take_up(self, chain: Chain, older: Chain | None) -> None:
         """In the computing thread: go to the newest state here that is one of the chain's run.
@@ -58,6 +62,9 @@ class Workshop:
         wrong_after = chain.discarded_after(older)
         if wrong_after < END:
             self.folder.discard(chain.config, wrong_after)
+        known = min(limit, chain.branch(older)) if older is not None else limit
+        self.ledger.cut(known)
+        self.signatures.cut(known)
         found = [self.folder.newest_of(chain.config, limit)]
         here = self.trainer.committed
         if here.step <= limit and here.config == chain.config.at(here.step):
@@ -192,7 +199,12 @@ class Preparation:
         for kernel, reason in trainer.kernels.demoted.items():
             self._show(Warn(text=f"Kernel {kernel} runs in its slow form: {reason}"))
         folder = await self.compute(CheckpointFolder, self._config.out, self._config.keep)
-        return Workshop(trainer, folder)
+        ledger = await self.compute(Ledger, self._config.out, config)
+        for problem in ledger.problems:
+            self._show(Warn(text=problem))
+        ledger.problems.clear()
+        signatures = await self.compute(Signatures, file_of(ledger.path))
+        return Workshop(trainer, folder, ledger, signatures)
 
     def _trainer(self, config: RunConfig, dataset: Dataset, first: FirstWeights | None) -> Trainer:
         """In the computing thread: compiled kernels and the first state."""

@@ -1,7 +1,7 @@
 """One run at one node: carries the step core's effects to the computing thread and to the mesh,
 and their results back.
 
-May import: audits, jobs, worker, net, protocol, ui.events, config,
+May import: audits, jobs, keeper, worker, net, protocol, ui.events, config,
 errors.
 """
 
@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 
@@ -24,10 +24,12 @@ from p2pnode.errors import (
     CheckpointError,
     DiskFullError,
     DivergenceError,
+    LedgerError,
     P2PNodeError,
     RefusedError,
 )
-from p2pnode.jobs import CommitResult, Jobs, PartialSet
+from p2pnode.jobs import Jobs, PartialSet
+from p2pnode.keeper import CommitResult
 from p2pnode.net import events as wire
 from p2pnode.net.mesh import Mesh
 from p2pnode.protocol import effects, events
@@ -41,6 +43,8 @@ from p2pnode.worker import Urgency, Worker
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Final: TypeAlias = tuple[Path, tuple[int, bytes] | None]
+"""The final checkpoint, and what is to be signed (see `Jobs.final`)."""
 
 SAVE_AGAIN = 15.0
 """Seconds between tries to write the final state to a full disk."""
@@ -80,8 +84,10 @@ class Session:
         mesh: Mesh,
         show: Callable[[Event], None],
         rewind: Callable[[effects.Rewind], object],
+        kept: Callable[[CommitResult], object],
     ) -> None:
-        """`rewind` is called when this node is to take the run back (it has a record to sign)."""
+        """`rewind` is called when this node is to take the run back (it has a record to sign);
+        `kept` with what each commit left behind, and at the end."""
         self._me = setup.me
         self._config = config
         self._jobs = jobs
@@ -89,6 +95,7 @@ class Session:
         self._mesh = mesh
         self._show = show
         self._rewind = rewind
+        self._kept = kept
         self._loop = asyncio.get_running_loop()
         self._process = psutil.Process()
         self._begun = False
@@ -239,7 +246,7 @@ class Session:
                 self._mesh.drop(effect.peer, effect.reason)
             case effects.Finished():
                 self._final = True
-                saved = self._worker.submit(Urgency.EXCHANGE, self._jobs.save)
+                saved = self._worker.submit(Urgency.EXCHANGE, self._jobs.final)
                 self._spawn(self._finish(effect, saved))
             case effects.Released():
                 self._spawn(self._release())
@@ -306,20 +313,24 @@ class Session:
             self._show(HeldOut(step=effect.step, loss=result.held_out.nats_per_token))
         if result.checkpoint is not None:
             self._show(Checkpoint(step=effect.step, path=str(result.checkpoint)))
+        if result.best is not None:
+            self._show(Checkpoint(step=effect.step, path=str(result.best), best=True))
         if result.problem is not None:
             self._show(Warn(text=f"{result.problem} Training goes on; the next save tries again."))
+        self._kept(result)
 
     def _report(self, report: effects.Report) -> None:
         quiet = (effects.Kind.LEADER, effects.Kind.ROSTER, effects.Kind.CATCH_UP, effects.Kind.STOP)
         text = visible(report.text)
         self._show(Info(text=text) if report.kind in quiet else Warn(text=text))
 
-    async def _finish(self, effect: effects.Finished, saved: asyncio.Future[Path]) -> None:
+    async def _finish(self, effect: effects.Finished, saved: asyncio.Future[Final]) -> None:
         try:
-            path = await self._saved(saved)
-        except CheckpointError as error:
+            path, signs = await self._saved(saved)
+        except (CheckpointError, LedgerError) as error:
             self._fail(error)
             return
+        self._kept(CommitResult(None, path, None, signs=signs))
         if not self._finishing.done():
             self._finishing.set_result(
                 Outcome(
@@ -327,7 +338,7 @@ class Session:
                 )
             )
 
-    async def _saved(self, saving: asyncio.Future[Path]) -> Path:
+    async def _saved(self, saving: asyncio.Future[Final]) -> Final:
         """The final state is worth waiting for: a full disk can be made room on."""
         while True:
             try:
@@ -340,7 +351,7 @@ class Session:
                     )
                 )
                 await asyncio.sleep(SAVE_AGAIN)
-                saving = self._worker.submit(Urgency.EXCHANGE, self._jobs.save)
+                saving = self._worker.submit(Urgency.EXCHANGE, self._jobs.final)
 
     async def _release(self) -> None:
         await self.finished()

@@ -132,6 +132,7 @@ CHANGED = {
     "init_std": 0.03,
     "eval_every": 51,
     "eval_slots": 5,
+    "early_stop": 3,
     "past": (Past(10, 100, 1e-3, 5),),
     "init": "e" * 64,
 }

@@ -14,11 +14,13 @@ import pytest
 from p2pnode.bundle import ApplyCase, SlotCase, read
 from p2pnode.errors import CheckpointError, NonFiniteError
 from p2pnode.jobs import PASSING, Jobs, PartialSet, _int32
+from p2pnode.keeper import Keeper
 from p2pnode.protocol import effects, events, fetch, messages
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.messages import Shard
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder, load
+from p2pnode.train.ledger import Ledger
 from p2pnode.train.trainer import Trainer
 from tests.train.helpers import compute_set, new_trainer, run_config
 
@@ -35,7 +37,9 @@ class Bench:
         config = run_config("nano", **options | changes)
         self.trainer = new_trainer(config)
         self.folder = CheckpointFolder(folder)
-        self.jobs = Jobs(self.trainer, self.folder, every)
+        self.ledger = Ledger(folder, config)
+        keeper = Keeper(self.trainer, self.folder, self.ledger, every=every, keep_best=True)
+        self.jobs = Jobs(self.trainer, self.folder, keeper)
 
     def compute(self, step: int, slots: tuple[int, ...] = ALL, reference: bool = False) -> Any:
         partial = PartialSet(effects.Compute(step, slots, reference))
@@ -325,7 +329,7 @@ def test_a_full_disk_is_a_problem_and_no_error(
         assert "No space left on device" in result.problem
         with pytest.raises(CheckpointError, match="No space left"):
             bench.jobs.save()
-    assert [path.name for path in tmp_path.iterdir()] == [first.name]
+    assert [path.name for path in tmp_path.glob("*safetensors*")] == [first.name]
     assert bench.advance(3).checkpoint is not None
 
 
@@ -407,7 +411,7 @@ def test_sums_go_to_a_file_without_a_name(tmp_path: Path) -> None:
     done = bench.jobs.spool(effects.Spool(3, (b"one", b"two!")))
     assert done.payloads is not None
     assert (done.step, *map(bytes, done.payloads)) == (3, b"one", b"two!")
-    assert not list(tmp_path.iterdir())
+    assert [path.suffix for path in tmp_path.iterdir()] == [".ledger"]
 
 
 def test_sums_are_not_spooled_to_a_full_disk(
@@ -440,7 +444,8 @@ def test_a_state_under_way_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert 1 not in [want.part for _, want in fetcher.requests(0.0)]
 
     joiner.jobs.load(effects.Load(0, frozen.payload))
-    assert not list((tmp_path / "joiner").iterdir()), "of no more use"
+    left = [path.suffix for path in (tmp_path / "joiner").iterdir()]
+    assert left == [".ledger"], "the parts are of no more use"
     assert joiner.jobs.recall(effects.Recall(blob.root)).parts == frozenset()
 
 

@@ -21,7 +21,8 @@ from p2pnode.errors import (
     P2PNodeError,
     RefusedError,
 )
-from p2pnode.jobs import CommitResult, Jobs
+from p2pnode.jobs import Jobs
+from p2pnode.keeper import CommitResult, Keeper
 from p2pnode.net.events import Priority
 from p2pnode.protocol import effects, events
 from p2pnode.protocol.messages import Shard, Summary, Want
@@ -29,6 +30,7 @@ from p2pnode.protocol.setup import Setup
 from p2pnode.session import Session
 from p2pnode.train.checkpoint import CheckpointFolder, load
 from p2pnode.train.evidence import AppliedInfo, HeldOut
+from p2pnode.train.ledger import Ledger
 from p2pnode.ui import events as ui
 from p2pnode.worker import Worker
 from tests.net.fakes import until
@@ -150,6 +152,9 @@ class FakeJobs:
         self._note("save")
         return Path("saved")
 
+    def final(self) -> tuple[Path, None]:
+        return self.save(), None
+
     def info(self, step: int) -> AppliedInfo:
         return AppliedInfo(step, bytes(32), 1.0, 0.1)
 
@@ -209,6 +214,7 @@ async def stage(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Any:
         mesh=mesh,  # type: ignore[arg-type]
         show=shown.append,
         rewind=jobs.rewinds.append,
+        kept=lambda result: None,
     )
     yield Stage(made, made.core, jobs, mesh, shown)
     jobs.hold.set()
@@ -233,6 +239,9 @@ class Run:
         self.config = run_config("nano", steps=STEPS, slots=4, warmup=1, eval_every=2)
         self.trainer = new_trainer(self.config)
         self.shown: list[ui.Event] = []
+        files = CheckpointFolder(folder)
+        ledger = Ledger(folder, self.config)
+        keeper = Keeper(self.trainer, files, ledger, every=2, keep_best=False)
         self.session = Session(
             make_setup(
                 parameters=self.trainer.parameters,
@@ -244,11 +253,12 @@ class Run:
                 **setup,
             ),
             self.config,
-            Jobs(self.trainer, CheckpointFolder(folder), 2),
+            Jobs(self.trainer, files, keeper),
             worker=worker,
             mesh=FakeMesh(),  # type: ignore[arg-type]
             show=self.shown.append,
             rewind=self.shown.append,
+            kept=lambda result: None,
         )
 
     def of(self, kind: type) -> list[Any]:

@@ -1,6 +1,7 @@
 """What members of a room say to each other outside a run: which run it is, and who is ready.
 
-May import: errors, limits, chain, identity, text. A roster is opaque here.
+May import: errors, limits, chain, identity, text, and `signaling.messages` for a wire type. A
+roster is opaque here.
 
 The run is announced by its chain of records, which the host and who stands in for it have signed,
 so that any member can hand it to a newcomer, also when the host is gone. The chain fixes everything
@@ -20,6 +21,7 @@ from p2pnode.limits import LIMITS
 from p2pnode.protocol.chain import Chain, Records
 from p2pnode.protocol.identity import Identity, verify
 from p2pnode.protocol.text import clean
+from signaling.messages import Signature
 
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
@@ -63,7 +65,34 @@ class RecordNews(msgspec.Struct, frozen=True, array_like=True, tag=6):
     records: Records
 
 
-LobbyMessage: TypeAlias = Announce | Ready | Declined | RosterNews | Idle | RecordNews
+class LedgerSigned(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """The sender's ledger of the run is this one, up to a step (see p2pnode.signatures)."""
+
+    run: Bytes32
+    """Id of the run's first settings."""
+    step: Annotated[int, Meta(ge=1, le=10_000_000)]
+    digest: Bytes32
+    signature: Signature
+
+
+class LedgerWant(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """The sender lacks lines of its ledger from step `first` on."""
+
+    run: Bytes32
+    first: Annotated[int, Meta(ge=1, le=10_000_000)]
+
+
+class LedgerLines(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Whole lines from there on, as the sender has them."""
+
+    run: Bytes32
+    lines: Annotated[bytes, Meta(max_length=LIMITS.ledger_part_bytes)]
+
+
+LedgerMessage: TypeAlias = LedgerSigned | LedgerWant | LedgerLines
+LobbyMessage: TypeAlias = (
+    Announce | Ready | Declined | RosterNews | Idle | RecordNews | LedgerMessage
+)
 
 _decoder = msgspec.msgpack.Decoder(LobbyMessage)
 

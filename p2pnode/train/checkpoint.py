@@ -18,12 +18,22 @@ from p2pnode.train import codec
 from p2pnode.train.state import State
 
 _NAME = re.compile(r"run-(?P<run>[0-9a-f]{8})-step-(?P<step>[0-9]{8})\.safetensors")
+_BEST = "best-"
 _UNFINISHED = ".tmp"
 
 
 def file_name(run: bytes, step: int) -> str:
     """The name of a run's checkpoint; zero-padded, so that names sort as steps do."""
     return f"run-{run.hex()[:8]}-step-{step:08d}.safetensors"
+
+
+def _step_in(config: RunConfig, name: str) -> int:
+    """The step of a checkpoint's name, if it is one of run `config`, else -1."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return -1
+    step = int(match["step"])
+    return step if config.at(step).run_id().hex()[:8] == match["run"] else -1
 
 
 def load(path: str | os.PathLike[str]) -> State:
@@ -61,7 +71,7 @@ class CheckpointFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in self.folder.glob(f"*{_UNFINISHED}"):
-                if _NAME.fullmatch(path.name.removesuffix(_UNFINISHED)):
+                if _NAME.fullmatch(path.name.removesuffix(_UNFINISHED).removeprefix(_BEST)):
                     path.unlink(missing_ok=True)
         except OSError as error:
             raise self._cannot_write(error) from None
@@ -102,13 +112,14 @@ class CheckpointFolder:
     def discard(self, config: RunConfig, after: int) -> None:
         """Remove this run's states of later steps: they hold wrong work."""
         for name in self._names(None):
-            match = _NAME.fullmatch(name)
-            assert match is not None  # only such names are listed
-            step = int(match["step"])
-            if step > after and config.at(step).run_id().hex()[:8] == match["run"]:
+            if _step_in(config, name) > after:
                 with contextlib.suppress(OSError):
                     (self.folder / name).unlink()
                 self._good.discard(name)
+        for path in self._best_files():
+            if _step_in(config, path.name.removeprefix(_BEST)) > after:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def save(self, run: bytes, step: int, data: bytes | memoryview, *, spare: bool = False) -> Path:
         """Write the bytes of a committed state so that a crash leaves the old file or the new.
@@ -117,8 +128,29 @@ class CheckpointFolder:
         the disk has room for another one after it, since a full disk harms more than this program.
         Raises DiskFullError, or CheckpointError (no permission); nothing unfinished is left behind.
         """
-        self._check_room(memoryview(data).nbytes * (2 if spare else 1))
         name = file_name(run, step)
+        path = self._write(name, data, spare)
+        self._good.add(name)
+        self._rotate(run, name)
+        return path
+
+    def save_best(self, config: RunConfig, step: int, data: bytes | memoryview) -> Path:
+        """Write the state of the lowest held-out loss of run `config`, as `best-NAME`; then remove
+        the one before. Rotation leaves it alone. Errors as for `save`."""
+        name = _BEST + file_name(config.at(step).run_id(), step)
+        path = self._write(name, data, spare=True)
+        for old in self._best_files():
+            if old.name != name and _step_in(config, old.name.removeprefix(_BEST)) >= 0:
+                with contextlib.suppress(OSError):
+                    old.unlink()
+        return path
+
+    def _best_files(self) -> list[Path]:
+        found = self.folder.glob(f"{_BEST}*")
+        return [path for path in found if _NAME.fullmatch(path.name.removeprefix(_BEST))]
+
+    def _write(self, name: str, data: bytes | memoryview, spare: bool) -> Path:
+        self._check_room(memoryview(data).nbytes * (2 if spare else 1))
         path = self.folder / name
         unfinished = self.folder / (name + _UNFINISHED)
         try:
@@ -132,8 +164,6 @@ class CheckpointFolder:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             raise self._cannot_write(error) from None
-        self._good.add(name)
-        self._rotate(run, name)
         return path
 
     def _rotate(self, run: bytes, written: str) -> None:

@@ -122,10 +122,11 @@ class HeldOut(Event, frozen=True):
 
 
 class Checkpoint(Event, frozen=True):
-    """A checkpoint file is complete on disk."""
+    """A checkpoint file is complete on disk. `best`: that of the lowest held-out loss so far."""
 
     step: int
     path: str
+    best: bool = False
 
 
 class Finished(Event, frozen=True):
@@ -253,7 +254,8 @@ def sentence(event: Event) -> str | None:
         case HeldOut():
             return f"step {event.step}  held-out loss {event.loss:.4f}"
         case Checkpoint():
-            return f"Saved step {event.step} to {event.path}"
+            best = ", the lowest held-out loss so far," if event.best else ""
+            return f"Saved step {event.step}{best} to {event.path}"
         case Finished():
             return (
                 f"Finished at step {event.step}"

@@ -18,7 +18,7 @@ import msgspec
 from aiortc.sdp import SessionDescription
 from multidict import CIMultiDict
 
-from p2pnode import errors
+from p2pnode import errors, signatures
 from p2pnode.bundle import CASE, Case
 from p2pnode.bundle import read as read_bundle
 from p2pnode.config import RunConfig, RunOptions, parse_run_config
@@ -50,7 +50,7 @@ from p2pnode.protocol.lobby import (
 from p2pnode.protocol.pairing import PAIRING, PairingMessage, decode_pairing
 from p2pnode.protocol.roster import Member, _Both, _Details, open_roster, sign_roster
 from p2pnode.protocol.text import clean, visible
-from p2pnode.train import checkpoint, codec
+from p2pnode.train import checkpoint, codec, ledger
 from p2pnode.train.manifest import Manifest, parse_manifest
 from p2pnode.ui.events import AnyEvent, Info, from_json, sentence
 from signaling import messages as server
@@ -189,6 +189,32 @@ def _one_record(record: Any) -> bytes:
     return msgspec.msgpack.encode([[raw, ALICE.sign(b"record", raw)]])
 
 
+def _ledger(raw: bytes) -> None:
+    """As another's file, as this node's own, and as lines that a member sends into a gap."""
+    path = _file("other.ledger", raw)
+    for _ in ledger.read_lines(path):
+        pass
+    config = RunOptions(preset="nano").config(
+        arithmetic_version=1, gates_digest="0" * 64, data="0" * 64
+    )
+    own = ledger.Ledger(_file(f"mine/{ledger.file_name(config)}", raw).parent, config)
+    entry = ledger.Entry(
+        step=own.step + 9, state="0" * 64, loss=1, tokens=1, evidence="0" * 64, parts=""
+    )
+    own.record(entry, config)
+    try:
+        own.fill(raw)
+    finally:
+        own.close()
+
+
+def _signatures(raw: bytes) -> None:
+    path = _file("run.signatures", raw)
+    signatures.Signatures(path)
+    for one in signatures.read(_file("run.signatures", raw)):
+        one.is_genuine(bytes(32))
+
+
 def _bundle(raw: bytes) -> None:
     read_bundle(_file(f"bundle/{CASE}", raw).parent)
 
@@ -266,6 +292,20 @@ READERS = {
     "record": Reader(_chain, (PEER, errors.ConfigError), (Record,), _one_record),
     "bundle": Reader(
         _bundle, (errors.CheckpointError,), (Case,), msgspec.json.encode, slack=BUFFER
+    ),
+    "ledger": Reader(
+        _ledger,
+        (errors.LedgerError,),
+        (ledger.Line,),
+        lambda wire: msgspec.json.encode(wire, order="sorted") + b"\n",
+        slack=BUFFER,
+    ),
+    "signatures": Reader(
+        _signatures,
+        (errors.LedgerError,),
+        (signatures.Signed,),
+        lambda wire: msgspec.json.encode(wire) + b"\n",
+        slack=BUFFER,
     ),
     "run-config": Reader(
         parse_run_config, (errors.ConfigError,), (RunConfig,), msgspec.json.encode
