@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from p2pnode.cli_types import Commands, add_command, natural, positive
+from p2pnode.cli_types import Commands, add_command, natural, positive, step_range
 from p2pnode.errors import UsageError
 from p2pnode.node_config import default_home
 
@@ -24,6 +24,11 @@ vanishes), missing (a pair without a link), partition, signaling (the server is
 away), delay, reorder, duplicate, join, leave, stop, change (of settings),
 full (a disk), data (goes away), wrong (a machine computes or says something
 wrong); `none` for none."""
+
+VERIFY_HELP = """Compute steps of a run again, from the nearest checkpoint before them, and
+compare each with the ledger, and every checkpoint on the way with the state it
+should hold. Says which step, tensor and operation differ first; the exit code is
+then 18, or 12 if it is this machine that computes wrong."""
 
 REPRODUCE_HELP = """A node that meets a wrong result saves a folder `wrong-run-…` in --out. This
 computes the result again, with this machine's kernels and with the reference,
@@ -103,6 +108,30 @@ def add_reproduce(commands: Commands) -> None:
     reproduce.add_argument("bundle", type=Path, help="the folder")
 
 
+def add_verify(commands: Commands) -> None:
+    verify = add_command(
+        commands,
+        "verify",
+        _verify,
+        "compute steps of a run again and compare them with its ledger",
+        VERIFY_HELP,
+    )
+    verify.add_argument("run", type=Path, help="a run's folder (--out), or a ledger file in it")
+    verify.add_argument(
+        "--steps",
+        type=step_range,
+        default=(None, None),
+        metavar="A:B",
+        help="steps to verify, both included; A: and :B are open (default: all)",
+    )
+    verify.add_argument(
+        "--data", default=None, metavar="PATH", help="the run's text, as it was given to `join`"
+    )
+    verify.add_argument(
+        "--threads", type=positive, default=1, metavar="N", help="threads that compute (default 1)"
+    )
+
+
 def _rehearse(arguments: argparse.Namespace) -> int:
     from p2pnode.rehearse.faults import ALL, Kind
     from p2pnode.rehearse_command import MOST_NODES, Options, rehearse
@@ -143,6 +172,15 @@ def _devices(arguments: argparse.Namespace) -> int:
     from p2pnode.devices_command import devices
 
     return devices(arguments.home or default_home(), arguments.action, arguments.id)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from p2pnode.verify_command import verify
+
+    first, last = arguments.steps
+    return verify(
+        arguments.run, first=first, last=last, data=arguments.data, threads=arguments.threads
+    )
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:

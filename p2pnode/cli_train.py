@@ -8,7 +8,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from p2pnode.cli_types import Commands, add_command, node_at_step, node_list, natural, port, positive, rate
+from p2pnode.cli_types import (
+    Commands,
+    add_command,
+    natural,
+    node_at_step,
+    node_list,
+    port,
+    positive,
+    rate,
+)
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import UsageError
 from p2pnode.node_config import NodeConfig, default_home, ice_servers, room_code, signal_url
@@ -83,8 +92,11 @@ def add_join(commands: Commands) -> None:
     local = join.add_argument_group("this machine")
     local.add_argument(
         "--resume",
+        nargs="?",
+        const="auto",
         metavar="PATH",
-        help="host: continue from a checkpoint; `auto` takes the newest in --out",
+        help="host: continue from a checkpoint, or from the newest good one of a folder; without "
+        "PATH, or with `auto`, from the newest good one in --out",
     )
     local.add_argument(
         "--init",

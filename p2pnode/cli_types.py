@@ -60,6 +60,15 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def step_range(text: str) -> tuple[int | None, int | None]:
+    """A:B, where either may be left out; A alone is A:A."""
+    first, colon, last = text.partition(":")
+    if not all(part == "" or (part.isdecimal() and int(part) >= 1) for part in (first, last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of steps, such as 20:40")
+    low = int(first) if first else None
+    return low, (int(last) if last else None) if colon else low
+
+
 def rate(text: str) -> float:
     """A share from 0 to 1."""
     try:

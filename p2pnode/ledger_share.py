@@ -25,6 +25,8 @@ from p2pnode.train.ledger import Ledger
 from p2pnode.ui.events import Event, Warn
 from p2pnode.worker import Urgency, Worker
 
+LOOK_SECONDS = 0.2
+"""How often a node that waits for the end looks which peers are still there."""
 ASK_AGAIN = 5.0
 """Seconds before lines that did not come are asked of somebody else."""
 
@@ -66,9 +68,16 @@ class LedgerShare:
         self._asked: PeerId | None = None
         self._asked_at = float("-inf")
         self._liars: set[PeerId] = set()
+        self._signed: dict[PeerId, int] = {}
+        """The last step that each peer has signed."""
+        self._here = 0
+        """The last step that was signed here."""
+        self._changed = asyncio.Event()
 
     def signed_here(self, step: int, digest: bytes) -> None:
         """This node's ledger has come so far: sign it, tell the others, check what they signed."""
+        self._here = max(self._here, step)
+        self._changed.set()
         signed = sign(self._identity, self._run, step, digest)
         message = LedgerSigned(self._run, step, digest, bytes.fromhex(signed.signature))
         for peer in self._links():
@@ -89,6 +98,24 @@ class LedgerShare:
             later = [peer for peer in peers if self._asked is None or peer > self._asked]
             self._ask((later or peers)[0], gap)
 
+    async def complete(self, step: int, seconds: float) -> None:
+        """Wait until the ledgers here and at all linked peers have come to the last step, so that
+        nobody leaves while others lack lines; at most so many seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self._me_lacks(step) or any(self._signed.get(p, 0) < step for p in self._links()):
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(
+                    self._changed.wait(), min(LOOK_SECONDS, deadline - loop.time())
+                )
+            except TimeoutError:
+                if loop.time() >= deadline:
+                    return
+
+    def _me_lacks(self, step: int) -> bool:
+        return self._here < step and bool(self._links())
+
     def take(self, peer: PeerId, message: LedgerMessage) -> None:
         """A member's message; one about another run is left aside."""
         if message.run != self._run:
@@ -101,6 +128,8 @@ class LedgerShare:
                 signature = message.signature.hex()
                 signed = Signed(message.step, message.digest.hex(), key.hex(), signature)
                 if signed.is_genuine(self._run):
+                    self._signed[peer] = max(message.step, self._signed.get(peer, 0))
+                    self._changed.set()
                     self._spawn(self._compare(peer, signed))
             case LedgerWant():
                 if peer not in self._serving:
@@ -161,3 +190,7 @@ class LedgerShare:
             return
         if gap is not None:
             self._ask(peer, gap)
+            return
+        newest = await self._worker.submit(Urgency.BACKGROUND, self._ledger.newest)
+        if newest is not None:
+            self.signed_here(*newest)

@@ -66,6 +66,8 @@ _chance = secrets.SystemRandom()
 """Draws what is audited: nobody can know it before."""
 READY_SECONDS = 60.0
 """How long a starting host waits for connected nodes to prepare; later ones join while it runs."""
+LEDGER_SECONDS = 3.0
+"""How long a node whose run is over waits for others to fetch lines of the ledger they lack."""
 DRAIN_SECONDS = 2.0
 """How long goodbyes and last shards may take to leave this machine."""
 
@@ -545,6 +547,8 @@ class Node:
             )
         )
         await session.released()
+        if self._ledgers is not None:
+            await self._ledgers.complete(outcome.step, LEDGER_SECONDS)
         await self._room.mesh.drain(DRAIN_SECONDS)
         if outcome.ending is effects.Ending.NON_FINITE:
             raise NonFiniteError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
@@ -101,12 +102,16 @@ class Preparation:
         """The checkpoint the owner wants to go on from. Raises CheckpointError."""
         if resume is None:
             return None
-        if resume != "auto":
-            return await self.compute(load, resume)
-        folder = await self.compute(CheckpointFolder, self._config.out, self._config.keep)
+        path = self._config.out if resume == "auto" else Path(resume)
+        if not await self.compute(path.is_dir):
+            return await self.compute(load, path)
+        folder = await self.compute(CheckpointFolder, path, self._config.keep)
         found = await self.compute(folder.newest)
+        for name in folder.skipped:
+            self._show(Warn(text=f"{name} is damaged and is left aside."))
         if found is None:
-            raise CheckpointError(f"--resume auto: {self._config.out} holds no checkpoint.")
+            raise CheckpointError(f"--resume {resume}: {path} holds no good checkpoint.")
+        self._show(Info(text=f"Going on from step {found[1].step} ({found[0]})."))
         return found[1]
 
     async def given_weights(

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 
 from p2pnode.config import RunConfig
@@ -36,9 +37,12 @@ def _step_in(config: RunConfig, name: str) -> int:
     return step if config.at(step).run_id().hex()[:8] == match["run"] else -1
 
 
-def load(path: str | os.PathLike[str]) -> State:
-    """Read and check one checkpoint. Raises CheckpointError; memory is bounded by the file."""
+def load(path: str | os.PathLike[str], *, damaged: bool = False) -> State:
+    """Read and check one checkpoint. Raises CheckpointError; memory is bounded by the file.
+    `damaged`: see `codec.decode`."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise CheckpointError("This is no file.")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             prefix = file.read(codec.PREFIX)
@@ -51,7 +55,7 @@ def load(path: str | os.PathLike[str]) -> State:
                     "it was cut off or added to."
                 )
             data = head + file.read(expected - header)
-        return codec.decode(data)
+        return codec.decode(data, damaged=damaged)
     except OSError as error:
         raise CheckpointError(f"Cannot read {os.fspath(path)}: {error.strerror}") from None
     except CheckpointError as error:
@@ -68,6 +72,8 @@ class CheckpointFolder:
         self.folder = Path(folder)
         self._keep = keep
         self._good: set[str] = set()
+        self.skipped: list[str] = []
+        """Names that `newest` passed over because they are damaged."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in self.folder.glob(f"*{_UNFINISHED}"):
@@ -76,15 +82,27 @@ class CheckpointFolder:
         except OSError as error:
             raise self._cannot_write(error) from None
 
+    @staticmethod
+    def files_of(folder: Path, config: RunConfig) -> list[tuple[int, Path]]:
+        """(step, path) of all files named as checkpoints of run `config`, the best ones too."""
+        found = []
+        for path in sorted(folder.glob("*run-*.safetensors")):
+            step = _step_in(config, path.name.removeprefix(_BEST))
+            if step >= 0:
+                found.append((step, path))
+        return found
+
     def newest(self, run: bytes | None = None) -> tuple[Path, State] | None:
         """The valid checkpoint with the most steps (of one run, if its id is given), or None.
 
-        Damaged files are passed over and left where they are.
+        Damaged files are passed over (`skipped`) and left where they are.
         """
+        self.skipped = []
         for name in self._names(run):
             try:
                 state = load(self.folder / name)
             except CheckpointError:
+                self.skipped.append(name)
                 continue
             self._good.add(name)
             return self.folder / name, state

@@ -58,8 +58,11 @@ def encode(state: State) -> memoryview:
     return data.data
 
 
-def decode(data: bytes | memoryview) -> State:
-    """The state in canonical bytes. Raises CheckpointError with a sentence, and runs nothing."""
+def decode(data: bytes | memoryview, *, damaged: bool = False) -> State:
+    """The state in canonical bytes. Raises CheckpointError with a sentence, and runs nothing.
+
+    `damaged`: also values that cannot be right, to find out which they are; never train on them.
+    """
     view = memoryview(data)
     meta = parse_header(view)
     start = PREFIX + int.from_bytes(view[:PREFIX], "little")
@@ -73,6 +76,8 @@ def decode(data: bytes | memoryview) -> State:
         _floats(view[start + _FLOAT * i * size : start + _FLOAT * (i + 1) * size]) for i in range(3)
     )
     state = State(meta.config, meta.position, weights, m, v)
+    if damaged:
+        return state
     flaw = state.flaw()
     if flaw is not None:
         raise CheckpointError(f"The checkpoint cannot be used: it has {flaw}.")

@@ -185,7 +185,9 @@ class Ledger:
     @property
     def missing(self) -> tuple[int, int] | None:
         """First and last step of the gap, if there is one."""
-        return (self.step + 1, min(self._loose) - 1) if self._loose else None
+        if self._loose:
+            return self.step + 1, min(self._loose) - 1
+        return (self.step + 1, self._anchor[0]) if self._anchor is not None else None
 
     def record(self, entry: Entry, config: RunConfig) -> None:
         """Take note of a committed step, made with `config`. One that is here already is not
@@ -225,6 +227,11 @@ class Ledger:
         if not 1 <= step <= self.step:
             return None
         return bytes.fromhex(self._line(step).digest)
+
+    def newest(self) -> tuple[int, bytes] | None:
+        """Last step and digest; None if there is a gap, or nothing."""
+        whole = self.step > 0 and self.missing is None
+        return (self.step, self.digest) if whole else None
 
     def lines(self, first: int, most: int) -> bytes:
         """Whole lines from step `first` on, at most `most` bytes; empty if there is none."""

@@ -133,7 +133,7 @@ class Trainer:
     @property
     def step(self) -> int:
         """Applied steps, a pending one included."""
-        return self._newest.step
+        return self.newest.step
 
     @property
     def committed_step(self) -> int:
@@ -160,7 +160,8 @@ class Trainer:
         return kernels.probe_expected()
 
     @property
-    def _newest(self) -> State:
+    def newest(self) -> State:
+        """The newest state, a pending one included."""
         return self._committed if self._pending is None else self._pending.state
 
     # Contributing
@@ -174,7 +175,7 @@ class Trainer:
         Raises NonFiniteError if the slot has none, ArithmeticUnsoundError if the machine's
         floating-point mode cannot be trusted.
         """
-        state = self._newest
+        state = self.newest
         if step == self._committed.step:
             state = self._committed
         if step != state.step or not 0 <= slot < self.config.slots:
@@ -193,10 +194,10 @@ class Trainer:
             return slot_gradient(w, at.state, slot, inputs, targets)
 
     def _weights_of(self, state: State) -> Weights:
-        if state is not self._newest:
+        if state is not self.newest:
             return Weights(self.kernels, self.config.model, state.weights)
         if self._weights is None:
-            self._weights = Weights(self.kernels, self.config.model, self._newest.weights)
+            self._weights = Weights(self.kernels, self.config.model, self.newest.weights)
         return self._weights
 
     def _reference_kernels(self) -> kernels.Kernels:
@@ -210,7 +211,7 @@ class Trainer:
         """Keep the state with `step` applied steps until `let_go`; None if it is not here any
         more. Takes memory (12 bytes for each parameter) once the run has gone on."""
         if step not in self._lent:
-            state = self._newest if self._newest.step == step else self._committed
+            state = self.newest if self.newest.step == step else self._committed
             if state.step != step:
                 return None
             self._lent[step] = Lent(state, self._weights_of(state))
@@ -365,9 +366,9 @@ class Trainer:
     def turn(self, config: RunConfig) -> None:
         """Go on with the settings of `config`, which has the states that are here in its past.
         Raises RunMismatchError if it has not."""
-        if config.at(self._newest.step) != self._newest.config:
+        if config.at(self.newest.step) != self.newest.config:
             raise RunMismatchError(
-                f"The state of step {self._newest.step} is not one of run "
+                f"The state of step {self.newest.step} is not one of run "
                 f"{config.run_id().hex()[:8]}."
             )
         self.config = config

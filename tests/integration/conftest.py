@@ -54,6 +54,14 @@ class Demo:
             path.read_bytes() for path in self.out.glob(f"node-*/*-step-{STEPS:08d}.safetensors")
         }
 
+    def ledgers(self) -> set[bytes]:
+        """Distinct ledgers of all nodes that finished."""
+        return {
+            path.read_bytes()
+            for name in self.hashes
+            for path in (self.out / name).glob("run-*.ledger")
+        }
+
     def holds(self, paths: Iterable[str]) -> bool:
         """Whether each file is, byte for byte, a final checkpoint of this demo."""
         return all(Path(path).read_bytes() in self.files() for path in paths)

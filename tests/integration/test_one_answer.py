@@ -16,6 +16,8 @@ def check_same(demo: Demo, undisturbed: Demo, finishers: set[str]) -> None:
     assert demo.outcome["steps"] == STEPS
     assert demo.files() == undisturbed.files()
     assert len(demo.files()) == 1
+    assert demo.ledgers() == undisturbed.ledgers()
+    assert len(demo.ledgers()) == 1
 
 
 def test_the_loss_falls(undisturbed: Demo) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from p2pnode.train.checkpoint import load
+from p2pnode.train.ledger import read_lines
 from tests.integration.test_terminal import Room, Terminal
 from tests.train.helpers import new_trainer, train
 
@@ -63,7 +64,11 @@ def check_alone(folder: Path, *names: str) -> None:
     files = final_files(folder, *names)
     assert len(files) == len(names)
     assert len({path.name for path in files}) == len({path.read_bytes() for path in files}) == 1
+    ledgers = [path for name in names for path in (folder / f"{name}-out").glob("run-*.ledger")]
+    assert len(ledgers) == len(names)
+    assert len({path.read_bytes() for path in ledgers}) == 1
     state = load(files.pop())
+    assert [line.entry.step for line, _ in read_lines(ledgers[0])] == [*range(1, state.step + 1)]
     alone = new_trainer(state.config)
     train(alone, state.step)
     assert alone.committed_hash == state.hash()

@@ -1,0 +1,267 @@
+"""`verify`: computes steps of a run again, from the nearest checkpoint, and says whether they come
+out as the run's ledger says; if not, which step, tensor and operation differ first.
+
+May import: signatures, train, protocol, config, errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from p2pnode.config import RunConfig
+from p2pnode.errors import (
+    ArithmeticUnsoundError,
+    LedgerError,
+    NonFiniteError,
+    UsageError,
+)
+from p2pnode.protocol.evidence import summarise
+from p2pnode.protocol.identity import short_id
+from p2pnode.protocol.messages import SlotEvidence, Summary
+from p2pnode.signatures import file_of, read
+from p2pnode.train.arithmetic import kernels
+from p2pnode.train.compare import RunFiles
+from p2pnode.train.data import open_dataset
+from p2pnode.train.evidence import GradientSum
+from p2pnode.train.finder import WHOLE, Difference, difference_in_apply
+from p2pnode.train.ledger import Entry, read_lines
+from p2pnode.train.parts import first_difference, parts_of
+from p2pnode.train.trainer import Trainer
+from signaling.messages import peer_id
+
+PROGRESS_SECONDS = 5.0
+"""How often a long verification says how far it is."""
+
+
+def verify(
+    run: Path,
+    *,
+    first: int | None,
+    last: int | None,
+    data: str | None,
+    threads: int,
+    say: Callable[[str], object] = print,
+) -> int:
+    """Verify steps `first` to `last` (None: from the beginning, to the end) of the run in a folder,
+    or of a ledger file in it. `data`: where the run's text is, as for `join`.
+
+    Raises LedgerError naming the first difference, ArithmeticUnsoundError if it is this machine
+    that computes wrong, CheckpointError, DataError, UsageError.
+    """
+    path = _ledger_in(run)
+    entries, config = _read(path)
+    first, last = first or 1, last or len(entries)
+    if not 1 <= first <= last <= len(entries):
+        raise UsageError(f"--steps {first}:{last}: the ledger has steps 1 to {len(entries)}.")
+    run_id = config.at(0).run_id()
+    say(f"Run {run_id.hex()[:8]}: the chain of the ledger's {len(entries)} steps is whole.")
+    _check_signatures(path, run_id, entries, say)
+    kernels.use_threads(threads)
+    trainer = Trainer(config, open_dataset(data))
+    files = RunFiles(path.parent, config, [known.entry.state for known in entries])
+    start = files.nearest(first - 1)
+    trainer.restart(config, start)
+    where = f"the checkpoint of step {start.step}" if start is not None else "the first state"
+    say(f"Computing steps {trainer.step + 1} to {last} again, from {where}.")
+    wrong: list[str] = []
+    progress = _Progress(trainer.step, last)
+    if start is not None:
+        wrong += _told(files.differences(trainer.committed), say)
+    for line in entries[trainer.step : last]:
+        _step(trainer, line, say)
+        wrong += _told(files.differences(trainer.committed), say)
+        progress.at(line.entry.step)
+    progress.end()
+    if wrong:
+        raise LedgerError(wrong[0])
+    say(
+        f"Steps {first} to {last} come out as the ledger says, bit for bit "
+        f"({trainer.kernels.backend} kernels); state {trainer.committed_hash.hex()}."
+    )
+    return 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """A line of the ledger, as it is needed here."""
+
+    entry: Entry
+    digest: str
+
+
+def _ledger_in(run: Path) -> Path:
+    if not run.is_dir():
+        return run
+    found = sorted(run.glob("run-*.ledger"))
+    if not found:
+        raise LedgerError(f"{run} holds no ledger (run-….ledger).")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise UsageError(f"{run} holds the ledgers of {len(found)} runs; name one: {names}")
+    return found[0]
+
+
+def _read(path: Path) -> tuple[list[_Known], RunConfig]:
+    """All lines, and the settings of the last one, which tell those of the others."""
+    entries: list[_Known] = []
+    config = None
+    for line, made_by in read_lines(path):
+        entries.append(_Known(line.entry, line.digest))
+        config = made_by
+    if config is None:
+        raise LedgerError(f"{path} holds no step.")
+    for known in entries:
+        if known.entry.config not in (None, config.at(known.entry.step)):
+            raise LedgerError(
+                f"The ledger contradicts itself: step {known.entry.step} was made with other "
+                "settings than its later lines say."
+            )
+    return entries, config
+
+
+def _check_signatures(
+    path: Path, run: bytes, entries: list[_Known], say: Callable[[str], object]
+) -> None:
+    newest: dict[str, int] = {}
+    for signed in read(file_of(path)):
+        who = short_id(peer_id(bytes.fromhex(signed.key)))
+        if not signed.is_genuine(run):
+            raise LedgerError(f"{file_of(path)}: {who} did not sign what stands there.")
+        if signed.step > len(entries):
+            continue  # by somebody who was further
+        if entries[signed.step - 1].digest != signed.digest:
+            raise LedgerError(
+                f"{who} signed another ledger up to step {signed.step} than this one: its lines "
+                "were changed, or that machine had others."
+            )
+        newest[who] = max(signed.step, newest.get(who, 0))
+    told = ", ".join(f"{who} up to step {step}" for who, step in newest.items())
+    say(f"Signed by {told}." if told else "Nobody has signed it.")
+
+
+def _told(sentences: Iterator[str], say: Callable[[str], object]) -> list[str]:
+    found = list(sentences)
+    for text in found:
+        say(text)
+    return found
+
+
+def _computed(trainer: Trainer, *, reference: bool) -> tuple[Summary, GradientSum]:
+    """All slots of the next step: what they say together, and the sum of their gradients."""
+    evidence, total = [], None
+    for slot in range(trainer.config.slots):
+        stated, gradient = trainer.compute_slot(trainer.step, slot, reference=reference)
+        evidence.append(SlotEvidence(**msgspec.structs.asdict(stated)))
+        total = gradient if total is None else trainer.add([total, gradient])
+    assert total is not None  # a step has slots
+    return summarise(evidence), total
+
+
+def _step(trainer: Trainer, known: _Known, say: Callable[[str], object]) -> None:
+    """Make one more step. Raises LedgerError if it is not the ledger's."""
+    entry, step = known.entry, trainer.step
+    try:
+        summary, total = _computed(trainer, reference=False)
+        trainer.apply(step, total, summary.max_abs, summary.checksum)
+    except NonFiniteError as error:
+        raise LedgerError(f"Step {entry.step} cannot be computed: {error}") from None
+    if _facts(trainer, summary) != (entry.state, entry.loss, entry.tokens, entry.evidence):
+        _explain(trainer, entry, summary, total, say)
+    trainer.commit(step)
+    if entry.heldout is not None:
+        held_out = trainer.heldout_loss()
+        if (held_out.loss, held_out.tokens) != entry.heldout:
+            raise LedgerError(
+                f"The held-out loss of step {entry.step} is not what the ledger says."
+            )
+
+
+def _facts(trainer: Trainer, summary: Summary) -> tuple[str, int, int, str]:
+    return trainer.state_hash.hex(), summary.loss, summary.tokens, summary.evidence.hex()
+
+
+def _explain(
+    trainer: Trainer,
+    entry: Entry,
+    summary: Summary,
+    total: GradientSum,
+    say: Callable[[str], object],
+) -> None:
+    """Raise the error that names who is wrong and where, by the reference kernels."""
+    say(f"Step {entry.step} came out otherwise; computing it with the reference kernels …")
+    base = trainer.committed
+    verdict = trainer.verify(base.step)
+    live = trainer.newest
+    parts = parts_of(live, total)
+    right, right_total = _computed(_rolled_back(trainer), reference=True)
+    if right.evidence != summary.evidence or not verdict.sound:
+        found = _in_kernels(trainer, right, right_total, summary)
+        raise ArithmeticUnsoundError(
+            f"It is this machine that computes step {entry.step} wrong: "
+            + (f"first in {found}." if found else "a passing fault of its memory or processor.")
+        )
+    difference = first_difference(live, parts, entry.parts)
+    if difference is None and entry.state == live.hash().hex():
+        difference = Difference(WHOLE, "loss" if entry.loss != summary.loss else "slots' evidence")
+    difference = difference or Difference(WHOLE, "state hash")
+    what = (
+        "a slot's gradient was another one"
+        if entry.evidence != summary.evidence.hex()
+        else "the slots' gradients are the same, what was made of them is not"
+    )
+    raise LedgerError(
+        f"Step {entry.step} did not come out as the ledger says: it differs first in {difference} "
+        f"({what}). The kernels of this machine agree with the reference."
+    )
+
+
+def _rolled_back(trainer: Trainer) -> Trainer:
+    trainer.rollback()
+    return trainer
+
+
+def _in_kernels(
+    trainer: Trainer, right: Summary, right_total: GradientSum, summary: Summary
+) -> Difference | None:
+    """The first operation in which this machine's kernels differ from the reference, if it still
+    does."""
+    lent = trainer.lend(trainer.step)
+    assert lent is not None  # it is the committed state
+    for slot in range(trainer.config.slots):
+        found = trainer.examine_slot(lent, slot)[1]
+        if found is not None:
+            return found
+    base = dataclasses.replace(lent.state, config=trainer.config.at(lent.state.step + 1))
+    reference = kernels.load(reference=True)
+    return difference_in_apply(trainer.kernels, reference, base, right_total, right.max_abs)
+
+
+class _Progress:
+    """A line on standard error now and then."""
+
+    def __init__(self, begin: int, last: int) -> None:
+        self._begin, self._last = begin, last
+        self._started = self._said = time.monotonic()
+        self._line = sys.stderr.isatty()
+
+    def at(self, step: int) -> None:
+        now = time.monotonic()
+        if now - self._said < (0.2 if self._line else PROGRESS_SECONDS):
+            return
+        self._said = now
+        each = (now - self._started) / (step - self._begin)
+        text = f"step {step} of {self._last}, {(self._last - step) * each:,.0f} s to go"
+        print(
+            f"\r{text}   " if self._line else text, end="" if self._line else "\n", file=sys.stderr
+        )
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._line:
+            print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
