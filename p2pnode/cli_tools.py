@@ -116,7 +116,9 @@ def add_verify(commands: Commands) -> None:
         "compute steps of a run again and compare them with its ledger",
         VERIFY_HELP,
     )
-    verify.add_argument("run", type=Path, help="a run's folder (--out), or a ledger file in it")
+    verify.add_argument(
+        "folder", type=Path, metavar="RUN", help="a run's folder (--out), or a ledger file in it"
+    )
     verify.add_argument(
         "--steps",
         type=step_range,
@@ -179,7 +181,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     first, last = arguments.steps
     return verify(
-        arguments.run, first=first, last=last, data=arguments.data, threads=arguments.threads
+        arguments.folder, first=first, last=last, data=arguments.data, threads=arguments.threads
     )
 
 
