@@ -58,6 +58,16 @@ def test_without_numba(undisturbed: Demo, tmp_path: Path) -> None:
     check_same(demo, undisturbed, {"node-1"})
 
 
+def test_a_run_that_stops_early_ends_the_same_everywhere(tmp_path: Path) -> None:
+    """With a learning rate of 0 the second held-out loss is not below the first."""
+    never = ("--lr", "0", "--eval-every", "5", "--early-stop", "1")
+    one = Demo(tmp_path / "one", "--nodes", "1", *never)
+    two = Demo(tmp_path / "two", "--nodes", "2", *never)
+    assert one.outcome["steps"] == two.outcome["steps"] == 12
+    assert len(set(one.hashes.values()) | set(two.hashes.values())) == 1
+    assert len(one.ledgers() | two.ledgers()) == 1
+
+
 def test_another_seed_is_another_run(undisturbed: Demo, tmp_path: Path) -> None:
     """The oracle can fail: a different run has a different answer."""
     demo = Demo(tmp_path, "--nodes", "1", "--seed", "1")
