@@ -42,7 +42,7 @@ def load(path: str | os.PathLike[str], *, damaged: bool = False) -> State:
     `damaged`: see `codec.decode`."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
-            raise CheckpointError("This is no file.")
+            raise CheckpointError("Cannot read it: it is no file.")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             prefix = file.read(codec.PREFIX)

@@ -266,6 +266,9 @@ def test_missing_file_and_folder(tmp_path):
         load(tmp_path / "none")
     with pytest.raises(CheckpointError, match="Cannot read"):
         load(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="it is no file"):
+        load(tmp_path / "pipe")  # and does not wait for somebody to write into it
 
 
 def save(folder, step, seed=7):
