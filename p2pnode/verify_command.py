@@ -1,7 +1,7 @@
 """`verify`: computes steps of a run again, from the nearest checkpoint, and says whether they come
 out as the run's ledger says; if not, which step, tensor and operation differ first.
 
-May import: signatures, train, protocol, config, errors.
+May import: first_weights, signatures, train, protocol, config, errors.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import msgspec
 from p2pnode.config import RunConfig
 from p2pnode.errors import (
     ArithmeticUnsoundError,
+    CheckpointError,
     LedgerError,
     NonFiniteError,
     UsageError,
 )
+from p2pnode.first_weights import kept
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.identity import short_id
 from p2pnode.protocol.messages import SlotEvidence, Summary
@@ -30,6 +32,7 @@ from p2pnode.train.compare import RunFiles
 from p2pnode.train.data import open_dataset
 from p2pnode.train.evidence import GradientSum
 from p2pnode.train.finder import WHOLE, Difference, difference_in_apply
+from p2pnode.train.layout import F32
 from p2pnode.train.ledger import Entry, read_lines
 from p2pnode.train.parts import first_difference, parts_of
 from p2pnode.train.trainer import Trainer
@@ -63,7 +66,7 @@ def verify(
     say(f"Run {run_id.hex()[:8]}: the chain of the ledger's {len(entries)} steps is whole.")
     _check_signatures(path, run_id, entries, say)
     kernels.use_threads(threads)
-    trainer = Trainer(config, open_dataset(data))
+    trainer = Trainer(config, open_dataset(data), first=_first(path.parent, config))
     files = RunFiles(path.parent, config, [known.entry.state for known in entries])
     start = files.nearest(first - 1)
     trainer.restart(config, start)
@@ -123,6 +126,19 @@ def _read(path: Path) -> tuple[list[_Known], RunConfig]:
                 "settings than its later lines say."
             )
     return entries, config
+
+
+def _first(folder: Path, config: RunConfig) -> F32 | None:
+    """The weights that the run began with, if it was given some."""
+    if not config.init:
+        return None
+    first = kept(folder, config)
+    if first is None:
+        raise CheckpointError(
+            f"The run began with given weights, and they are not in {folder}: copy the file from "
+            "another machine's folder."
+        )
+    return first.values
 
 
 def _check_signatures(
