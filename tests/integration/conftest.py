@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STEPS = 60
-"""Enough for a node that starts at step 10 to be there before the end."""
+"""Of most runs. A test that needs one to last until something happens sets the pace
+(processes.Pace)."""
 SECONDS = 240.0
 """Far more than any of these runs takes; a hang fails instead of blocking the suite."""
 

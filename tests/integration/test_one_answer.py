@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import STEPS, Demo
+from tests.integration.processes import Pace
 
 
 def check_same(demo: Demo, undisturbed: Demo, finishers: set[str]) -> None:
@@ -43,7 +44,8 @@ def test_the_leader_killed_in_the_middle_of_a_step(undisturbed: Demo, tmp_path: 
 
 
 def test_a_node_that_joins_at_step_10(undisturbed: Demo, tmp_path: Path) -> None:
-    demo = Demo(tmp_path, "--nodes", "2", "--join", "3@10")
+    env = Pace(tmp_path, latecomer="node-3").env
+    demo = Demo(tmp_path, "--nodes", "2", "--join", "3@10", env=env)
     assert "node-3 joins" in demo.said
     check_same(demo, undisturbed, {"node-1", "node-2", "node-3"})
 

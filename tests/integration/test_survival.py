@@ -6,34 +6,27 @@ Every run here must end at all surviving nodes with the hash of one node that no
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import STEPS, Demo
-from tests.integration.processes import Node, Server, free_port
+from tests.integration.processes import Node, Pace, Server, free_port
 
-LONG = 250
-"""Steps of a run that one node, alone, has not ended before another is back from a silence."""
 FROZEN = 12.0
 """Seconds; longer than the silence after which a peer is dropped."""
 
-Answer = Callable[[int], str]
+
+@pytest.fixture
+def answer(undisturbed: Demo) -> str:
+    """The hash of the undisturbed run."""
+    return undisturbed.hashes["node-1"]
 
 
-@pytest.fixture(scope="session")
-def answer(tmp_path_factory: pytest.TempPathFactory, undisturbed: Demo) -> Answer:
-    """The hash of the undisturbed run of so many steps."""
-    known = {STEPS: undisturbed.hashes["node-1"]}
-
-    def of(steps: int) -> str:
-        if steps not in known:
-            folder = tmp_path_factory.mktemp(f"undisturbed-{steps}")
-            known[steps] = Demo(folder, "--nodes", "1", "--steps", str(steps)).hashes["node-1"]
-        return known[steps]
-
-    return of
+@pytest.fixture
+def pace(tmp_path: Path) -> Pace:
+    return Pace(tmp_path)
 
 
 @pytest.fixture
@@ -72,35 +65,39 @@ async def hashes(*survivors: Node) -> set[str]:
 
 
 async def test_a_killed_member_comes_back_without_a_question(
-    server: Server, answer: Answer, tmp_path: Path
+    server: Server, answer: str, pace: Pace, tmp_path: Path
 ) -> None:
     """The host asks for each machine and nobody answers: only what was saved lets it in."""
     async with nodes(server, tmp_path, 2, steps=1) as first:
         await hashes(*first)
-    async with nodes(server, tmp_path, 2, approve="ask") as (host, guest):
-        await guest.until("step", step=10)
+    async with nodes(server, tmp_path, 2, approve="ask", env=pace.env) as (host, guest):
+        await guest.until("step", step=3)
         await guest.kill()
-        async with Node(server.url, tmp_path, "b", "--guest") as again:
-            assert await hashes(host, again) == {answer(STEPS)}
-            assert again.events("step"), "it took part again"
+        async with Node(server.url, tmp_path, "b", "--guest", env=pace.env) as again:
+            await again.until("computing")
+            pace.hurry()
+            assert await hashes(host, again) == {answer}
         assert not host.events("knock")
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["host", "member"])
 async def test_a_frozen_node_is_dropped_and_comes_back_by_itself(
-    victim: int, server: Server, answer: Answer, tmp_path: Path
+    victim: int, server: Server, answer: str, pace: Pace, tmp_path: Path
 ) -> None:
-    async with nodes(server, tmp_path, 2, steps=LONG) as both:
+    async with nodes(server, tmp_path, 2, env=pace.env) as both:
         frozen, other = both[victim], both[1 - victim]
-        await frozen.until("step", step=10)
+        await frozen.until("step", step=3)
         frozen.send(signal.SIGSTOP)
         await other.until("left")
         frozen.send(signal.SIGCONT)
         await other.until("joined")
-        assert await hashes(*both) == {answer(LONG)}
+        at = (await other.until("step"))["step"]
+        await frozen.until("step", step=at + 2)
+        pace.hurry()
+        assert await hashes(*both) == {answer}
 
 
-async def test_everybody_asleep_at_once(server: Server, answer: Answer, tmp_path: Path) -> None:
+async def test_everybody_asleep_at_once(server: Server, answer: str, tmp_path: Path) -> None:
     """As when all nodes run on one laptop that sleeps."""
     async with nodes(server, tmp_path, 2) as everyone:
         await everyone[1].until("step", step=10)
@@ -109,14 +106,14 @@ async def test_everybody_asleep_at_once(server: Server, answer: Answer, tmp_path
         await asyncio.sleep(FROZEN)
         for node in everyone:
             node.send(signal.SIGCONT)
-        assert await hashes(*everyone) == {answer(STEPS)}
+        assert await hashes(*everyone) == {answer}
 
 
 async def test_a_newcomer_after_the_server_was_killed(
-    server: Server, answer: Answer, tmp_path: Path
+    server: Server, answer: str, pace: Pace, tmp_path: Path
 ) -> None:
     async with (
-        nodes(server, tmp_path, 2) as both,
+        nodes(server, tmp_path, 2, env=pace.env) as both,
         contextlib.AsyncExitStack() as stack,
     ):
         await both[0].until("step", step=3)
@@ -124,12 +121,15 @@ async def test_a_newcomer_after_the_server_was_killed(
         await both[0].until("warn")
         empty = await stack.enter_async_context(Server(server.port))
         await both[0].until("info", text="The signaling server is back.")
-        newcomer = await stack.enter_async_context(Node(empty.url, tmp_path, "c", "--guest"))
-        assert await hashes(*both, newcomer) == {answer(STEPS)}
+        newcomer = Node(empty.url, tmp_path, "c", "--guest", env=pace.env)
+        await stack.enter_async_context(newcomer)
+        await newcomer.until("computing")
+        pace.hurry()
+        assert await hashes(*both, newcomer) == {answer}
 
 
-async def test_all_but_one_killed(server: Server, answer: Answer, tmp_path: Path) -> None:
+async def test_all_but_one_killed(server: Server, answer: str, tmp_path: Path) -> None:
     async with nodes(server, tmp_path, 3) as (host, last, other):
         await last.until("computing", step=10)
         await asyncio.gather(host.kill(), other.kill())
-        assert await hashes(last) == {answer(STEPS)}
+        assert await hashes(last) == {answer}
