@@ -209,6 +209,7 @@ class Jobs:
             effect.reference,
             tuple(partial.evidence),
             self._pieces(partial),
+            b"" if effect.reference or partial.sum is None else _bytes_of(partial.sum),
         )
 
     def diagnose(self, effect: effects.Diagnose, lent: Lent | None) -> events.Diagnosed:

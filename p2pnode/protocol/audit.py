@@ -1,11 +1,17 @@
 """Audits: sets that others pledged, computed again here by chance, and what follows.
 
-May import: errors, board, confront, effects, events, guard, messages, pledges.
+May import: errors, board, check, confront, effects, events, guard, messages, pledges.
 
 Whether a set is audited is drawn when its pledge is here, so its worker could not know. All else
 about a pledge can be checked without computing it; a gradient that is wrong in the same way in
 everything its worker says of it can not. A difference counts once the reference kernels have
-confirmed it. As others may have applied the step by then, the run goes back to the state before it,
+confirmed it.
+
+Bytes that are as pledged are weighed too, under the nonce of this node's check: only an owner has
+its own contribution to its own shard, so it can add something else there and tell the check a
+checksum that fits. Then what it told is not the checksum of what it pledged.
+
+As others may have applied the step by then, the run goes back to the state before it,
 everywhere, by a record that leaves the worker out (see chain): whoever is first in join order of
 those who are there signs it.
 """
@@ -16,11 +22,13 @@ import dataclasses
 
 from p2pnode.errors import PeerError
 from p2pnode.protocol.board import Board, short
+from p2pnode.protocol.check import Check
 from p2pnode.protocol.confront import Confront
-from p2pnode.protocol.effects import Audit, Kind, LetGo, Rewind
-from p2pnode.protocol.events import Audited
+from p2pnode.protocol.effects import Audit, Kind, LetGo, Rewind, Weigh
+from p2pnode.protocol.events import Audited, Weighed
 from p2pnode.protocol.guard import Guard
 from p2pnode.protocol.messages import (
+    Buffer,
     PeerId,
     Pledge,
     Priority,
@@ -49,16 +57,31 @@ class _Case:
     """What those in use gave."""
 
 
+@dataclasses.dataclass(slots=True)
+class _Right:
+    """A pledge whose bytes are right, and are to be weighed as its worker said they weigh."""
+
+    pledge: Pledge
+    payload: Buffer
+    told: int | None = None
+    """What it said; None until it is known."""
+    ticket: int = 0
+
+
 class Auditor:
     """Draws audits, judges them, and has the run go back."""
 
-    def __init__(self, board: Board, guard: Guard, confront: Confront, pledges: Pledges) -> None:
+    def __init__(
+        self, board: Board, guard: Guard, confront: Confront, pledges: Pledges, check: Check
+    ) -> None:
         self._board = board
+        self._check = check
         self._guard = guard
         self._confront = confront
         self._pledges = pledges
         self._seen: set[tuple[int, Slots, PeerId]] = set()
         self._open: dict[tuple[int, Slots], _Case] = {}
+        self._right: list[_Right] = []
         self._wrong: dict[PeerId, Wrong] = {}
         self._told_at = float("-inf")
         self._ordered = False
@@ -81,7 +104,8 @@ class Auditor:
                 if self._guard.trusted(pledge.peer) and board.setup.audit():
                     self._begin(pledge)
         # Who has not yet heard of wrong work must not end the run meanwhile.
-        board.auditing = len(self._open) + len(self._wrong)
+        self._weigh()
+        board.auditing = len(self._open) + len(self._right) + len(self._wrong)
         board.wronged = bool(self._wrong)
         self._tell()
 
@@ -90,7 +114,7 @@ class Auditor:
         if case is not None:
             case.pledges.append(pledge)
             return
-        steps = {step for step, _ in self._open} | {wrong.pledge.step for wrong in self._known()}
+        steps = self._needed()
         if pledge.step not in steps and len(steps) >= STATES:
             self.missed += 1
             return
@@ -115,6 +139,9 @@ class Auditor:
             self._judge(case, event)
         elif not case.doubted:
             wrong = {pledge: _wrong_slots(pledge, event) for pledge in case.pledges}
+            self._right += [
+                _Right(pledge, event.payload) for pledge, slots in wrong.items() if not slots
+            ]
             case.pledges = [pledge for pledge, slots in wrong.items() if slots]
             if case.pledges:
                 case.doubted = tuple(sorted({slot for slots in wrong.values() for slot in slots}))
@@ -122,6 +149,33 @@ class Auditor:
                 self._board.out.append(Audit(event.step, case.doubted, reference=True))
                 return False
         return True
+
+    def _weigh(self) -> None:
+        """Weigh what was found right once its worker has said in the check what it weighs."""
+        board = self._board
+        for case in list(self._right):
+            pledge = case.pledge
+            told = self._check.told(pledge.step, pledge.slots, pledge.peer)
+            if case.told is None and told is not None:
+                nonce, case.told = told
+                board.tickets += 1
+                case.ticket = board.tickets
+                board.out.append(Weigh(case.ticket, nonce, (case.payload,)))
+            elif case.told is None and not board.committed < pledge.step <= board.last_step:
+                # Nobody has to say it: the sums were made here, or the run ends before.
+                self._right.remove(case)
+                self.let_go(pledge.step)
+
+    def weighed(self, event: Weighed) -> None:
+        for case in self._right:
+            if case.ticket == event.ticket:
+                self._right.remove(case)
+                if case.told != event.value:
+                    pledge = case.pledge
+                    lie = Wrong(self._board.setup.run, pledge, pledge.slots[0], pledge.evidence[0])
+                    self._take(lie, "its work was computed again")
+                self.let_go(case.pledge.step)
+                return
 
     def _judge(self, case: _Case, truth: Audited) -> None:
         """The reference kernels have spoken: of each pledge and this node one is wrong."""
@@ -135,7 +189,7 @@ class Auditor:
             wrong = Wrong(self._board.setup.run, pledge, slot, right)
             said = next(item for item in pledge.evidence if item.slot == slot)
             self._confront.keep(pledge.peer, pledge.step, slot, said)
-            self._take(wrong, "its work was computed again: its gradient of slot")
+            self._take(wrong, "its work was computed again")
 
     def _convict(self, case: _Case, truth: Audited) -> None:
         """A pledge that the kernels in use contradicted is right."""
@@ -147,9 +201,13 @@ class Auditor:
 
     def let_go(self, step: int) -> None:
         """The state before a step need not be kept, unless it is computed on, or gone back to."""
-        wrong = {wrong.pledge.step for wrong in self._known()}
-        if step not in wrong and all(step != other for other, _ in self._open):
+        if step not in self._needed():
             self._board.out.append(LetGo(step))
+
+    def _needed(self) -> set[int]:
+        """Steps before which the state is kept."""
+        judged = (*(case.pledge for case in self._right), *(case.pledge for case in self._known()))
+        return {*(step for step, _ in self._open), *(pledge.step for pledge in judged)}
 
     # Going back
 
@@ -169,7 +227,7 @@ class Auditor:
             raise PeerError("an audit is about a slot that its pledge does not name")
         if not board.setup.signed(pledge.peer, pledge_digest(pledge), pledge.signature):
             raise PeerError("an audit is about a pledge that its worker did not sign")
-        self._take(message, f"{short(peer)} computed its work again: its gradient of slot")
+        self._take(message, f"{short(peer)} computed its work again")
 
     def _take(self, wrong: Wrong, found: str) -> None:
         pledge = wrong.pledge
@@ -180,9 +238,13 @@ class Auditor:
             self._wrong[pledge.peer] = wrong
             self._told_at = float("-inf")
             self._ordered = False
-        text = f"{found} {wrong.slot} is wrong"
         if self._guard.trusted(pledge.peer):
-            self._guard.accuse(pledge.peer, pledge.step, text, wrong.slot)
+            if wrong.truth in pledge.evidence:
+                text = f"{found}: it told the check another checksum than that of what it pledged"
+                self._guard.accuse(pledge.peer, pledge.step, text)
+            else:
+                text = f"{found}: its gradient of slot {wrong.slot} is wrong"
+                self._guard.accuse(pledge.peer, pledge.step, text, wrong.slot)
         self._board.report(
             Kind.DIVERGENCE,
             f"the run goes back to step {pledge.step - 1}, the last one before wrong work of "

@@ -27,7 +27,7 @@ from p2pnode.protocol.messages import (
     PeerId,
     Slots,
 )
-from p2pnode.protocol.pledges import Pledges
+from p2pnode.protocol.pledges import KEPT, Pledges
 from p2pnode.protocol.reduce import Sum
 
 PATIENCE = 2
@@ -78,6 +78,8 @@ class Check:
         """Those whose work is in none of the applied sums, which were all made here."""
         self._known: set[PeerId] = set()
         """Workers that were known to be wrong when the step began to be applied."""
+        self._told: dict[int, tuple[bytes, dict[tuple[Slots, PeerId], int]]] = {}
+        """Of the last steps: the nonce, and what was said under it."""
         self._drawn = 0
         self._began_at = 0.0
         self._borrowed_at = 0.0
@@ -86,6 +88,13 @@ class Check:
     def said(self) -> tuple[bytes, dict[tuple[Slots, PeerId], int]]:
         """The nonce and what was said under it."""
         return (self._open.nonce, self._open.said) if self._open is not None else (b"", {})
+
+    def told(self, step: int, slots: Slots, peer: PeerId) -> tuple[bytes, int] | None:
+        """The nonce of a step's check and what the peer said under it of its set; None if it was
+        not asked, or has not answered yet."""
+        nonce, said = self._told.get(step, (b"", {}))
+        value = said.get((slots, peer))
+        return (nonce, value) if value is not None else None
 
     # The check
 
@@ -112,7 +121,7 @@ class Check:
         plan = board.plans.get(step)
         if plan is None or board.me not in plan.roster or _mine(board.me, sums):
             self.passed = step
-            self.borrowed = self.borrowed if _mine(board.me, sums) else step
+            self.borrowed = -1 if _mine(board.me, sums) else step
             self._borrowed_at = board.now
             return
         self._drawn += 1
@@ -120,6 +129,8 @@ class Check:
         nonce = hashlib.sha256(board.setup.secret + number).digest()[:16]
         patience = PATIENCE * (board.limits.silence + took)
         self._open = _Open(step, nonce, patience, board.now)
+        self._told[step] = nonce, self._open.said
+        self._told = {known: told for known, told in self._told.items() if known > step - KEPT}
         self._weigh(None, tuple(held.payload for held in sums))
 
     @property

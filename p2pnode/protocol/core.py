@@ -65,9 +65,9 @@ class StepCore:
         self._contributor = Contributor(board, self._shelf, self._pledges)
         self._confront = Confront(board, self._contributor)
         self._guard = Guard(board, self._shelf, self._contributor, self._pledges, self._confront)
-        self._auditor = Auditor(board, self._guard, self._confront, self._pledges)
         self._verdict = Verdict(board, self._guard, self._shelf)
         self._check = Check(board, self._contributor, self._pledges, self._guard)
+        self._auditor = Auditor(board, self._guard, self._confront, self._pledges, self._check)
         self._answers = Answers(board, self._contributor, self._pledges, self._guard)
         self._election = Election(board)
         self._lead = Lead(board)
@@ -213,6 +213,7 @@ class StepCore:
                 self._check.weighed(event)
                 self._answers.weighed(event)
                 self._recount.weighed(event)
+                self._auditor.weighed(event)
             case ev.Applied(step, state_hash):
                 self._applied(step, state_hash)
             case ev.ApplyRefused():

@@ -167,6 +167,8 @@ class Audited:
     reference: bool
     evidence: tuple[SlotEvidence, ...] | None
     pieces: tuple[bytes, ...] = ()
+    payload: Buffer = b""
+    """The sum of the set's gradients, int32; empty if that was not asked for (`reference`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -369,7 +369,8 @@ class Wrong(_Message, frozen=True, tag=20):
     pledge: Pledge
     slot: Slot
     truth: SlotEvidence | None
-    """What the reference kernels of the sender gave; None: it is not finite."""
+    """What the reference kernels of the sender gave; None: it is not finite. If it is what was
+    pledged, then the worker told the sender's check another checksum than that of its pledge."""
 
 
 Message: TypeAlias = (

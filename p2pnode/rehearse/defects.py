@@ -44,6 +44,9 @@ class Defects:
     """The bytes that it pledges and sends for this step are not those of its evidence."""
     lies_in_check_at: int = 0
     """It tells wrong checksums of what it contributed to this step."""
+    hides_at: int = 0
+    """It adds something else to its own shards of this step than it pledged, and tells checksums
+    that fit: only an audit finds it."""
     withholds_at: int = 0
     """It tells none."""
     wrong_summary_at: int = 0
@@ -55,9 +58,14 @@ class Defects:
         return self.wrong_apply_at > 0
 
     @property
+    def unseen(self) -> bool:
+        """Only an audit finds it."""
+        return self.wrong_gradient_at > 0 or self.hides_at > 0
+
+    @property
     def grave(self) -> bool:
         """Who is right can only be told while all are in one group."""
-        return self.wrong_state or self.wrong_gradient_at > 0
+        return self.wrong_state or self.unseen
 
     def __str__(self) -> str:
         parts = [

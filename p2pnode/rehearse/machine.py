@@ -24,11 +24,13 @@ from p2pnode.protocol.core import StepCore
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.messages import (
     Answer,
+    Buffer,
     Contribution,
     PeerId,
     Pledge,
     Shard,
     ShardSum,
+    as_weight,
     pledge_digest,
 )
 from p2pnode.protocol.pieces import digest_pieces
@@ -452,7 +454,15 @@ class Machine:
         if task.step == self.defects.adds_wrongly_at and self.mistakes < 1:
             self.mistakes += 1
             total = tuple(value + 1 for value in total)
+        if self._hides(task.step, task.shard):
+            self.cheated = True
+            total = toy.unpack(forge(toy.pack(total), task.shard.bounds(toy.PARAMETERS)[0]))
         return ev.Reduced(task.step, task.shard, task.ticket, toy.pack(total))
+
+    def _hides(self, step: int, shard: Shard) -> bool:
+        """Whether this machine adds something else to this shard of its own than it pledged."""
+        low, high = shard.bounds(toy.PARAMETERS)
+        return step == self.defects.hides_at and high - low > 1
 
     def _apply(self, task: ef.Apply) -> ev.Event:
         assert self.state.step == task.step - 1, "applied out of order"
@@ -472,7 +482,24 @@ class Machine:
         values = [value for part in task.parts for value in toy.unpack(part)]
         known = task.nonce is None
         value = toy.checksum(values) if known else toy.weigh(values, task.nonce or b"")
+        if not known and len(task.parts) == 1:
+            value = as_weight(value + self._hidden(task.parts[0], task.nonce or b""))
         return ev.Weighed(task.ticket, value)
+
+    def _hidden(self, payload: Buffer, nonce: bytes) -> int:
+        """What the checksum of its first set has to be wrong by for what it hides to fit."""
+        step = self.defects.hides_at
+        plan = self.core._board.plans.get(step)
+        held = [computed.payload for computed in self.core._contributor.of(step).values()]
+        if plan is None or not held or payload is not held[0]:
+            return 0
+        added = [0] * toy.PARAMETERS
+        for index, owner in enumerate(plan.owners):
+            shard = Shard(index, len(plan.owners))
+            if plan.roster[owner] == self.me and self._hides(step, shard):
+                low = shard.bounds(toy.PARAMETERS)[0]
+                added[low], added[low + 1] = low + 2, -low - 1
+        return toy.weigh(added, nonce)
 
     def _rollback(self, task: ef.Rollback) -> None:
         assert self.previous is not None, "nothing to go back to"
@@ -511,6 +538,7 @@ class Machine:
             task.reference,
             tuple(evidence for evidence, _ in results),
             digest_pieces(payload, Shard(0, 1), toy.PARAMETERS),
+            b"" if task.reference else payload,
         )
 
     def _freeze(self, task: ef.Freeze) -> ev.Event:

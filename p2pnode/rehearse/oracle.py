@@ -78,7 +78,7 @@ def check(world: World, *, disturbed: bool = False) -> Counter[str]:
 def undetected(world: World) -> bool:
     """Whether wrong work that only an audit finds stayed in the run."""
     return any(
-        machine.cheated and machine.defects.wrong_gradient_at and not _was_refused(world, machine)
+        machine.cheated and machine.defects.unseen and not _was_refused(world, machine)
         for machine in world.machines.values()
     )
 

@@ -217,14 +217,18 @@ class World:
     def committed(self, machine: Machine, commit: ef.Commit) -> None:
         """A machine that applies wrongly cannot know it while it is alone; the others must."""
         right = toy.line(machine.chain.config)[commit.step]
-        wrong_at = machine.defects.wrong_apply_at, machine.defects.wrong_gradient_at
+        wrong_at = (
+            machine.defects.wrong_apply_at,
+            machine.defects.wrong_gradient_at,
+            machine.defects.hides_at,
+        )
         if commit.step in wrong_at and commit.state_hash != right:
             plan = machine.core.plan
             self.wrong_alone |= plan is not None and plan.roster == (machine.me,)
         if not machine.defects.wrong_state:
             self.commits.setdefault(commit.step, set()).add(commit.state_hash)
             # What only an audit finds may be committed first, and is taken back.
-            unseen = any(other.defects.wrong_gradient_at for other in self.machines.values())
+            unseen = any(other.defects.unseen for other in self.machines.values())
             if not unseen and commit.state_hash != right:
                 self.wrong_commits.append(f"{machine.name} committed a wrong state {commit.step}")
 

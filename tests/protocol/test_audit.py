@@ -12,6 +12,7 @@ from p2pnode.errors import PeerError
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol import messages as m
+from p2pnode.protocol.check import Check
 from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.rehearse import toy
 from tests.protocol.test_guard import (
@@ -30,6 +31,8 @@ from tests.protocol.test_guard import (
 STATE = toy.initial()
 LIE = structs.replace(toy.gradient(STATE, 1, 2)[0], digest=b"w" * 32)
 TRUE = toy.gradient(STATE, 1, 2)[0]
+PAYLOAD = toy.pack(toy.add([toy.gradient(STATE, 1, slot)[1] for slot in SET]))
+Patch = pytest.MonkeyPatch
 
 
 def always() -> Bench:
@@ -125,11 +128,30 @@ def test_right_work_has_no_consequence_and_its_state_is_let_go() -> None:
     bench = always()
     bench.tell(PEER, pledge(PEER, SET))
     assert bench.core._board.auditing == 1
-    effects = bench.feed(audited(SET))
-    assert bench.kinds(ef.LetGo, effects) == [ef.LetGo(1)]
+    bench.feed(audited(SET, payload=PAYLOAD))
+    assert not bench.kinds(ef.LetGo), "its worker has not said in the check what it weighs"
+    bench.core._board.committed = 1
+    effects = bench.feed(ev.Tick())
+    assert bench.kinds(ef.LetGo, effects) == [ef.LetGo(1)], (
+        "nobody asked it: the sums were made here"
+    )
     assert bench.core._board.auditing == 0
     assert not bench.refusals()
     assert not wrongs(bench)
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_what_is_right_is_weighed_as_its_worker_said(lies: bool, monkeypatch: Patch) -> None:
+    bench = always()
+    bench.tell(PEER, pledge(PEER, SET))
+    monkeypatch.setattr(Check, "told", lambda self, *_: (b"nonce", 7))
+    effects = bench.feed(audited(SET, payload=PAYLOAD))
+    (weigh,) = bench.kinds(ef.Weigh, effects)
+    assert (weigh.nonce, weigh.parts) == (b"nonce", (PAYLOAD,))
+    effects = bench.feed(ev.Weighed(weigh.ticket, 7 + lies))
+    assert ("told the check another checksum" in bench.refusals()) == lies
+    assert {wrong.pledge.peer for _, wrong in wrongs(bench, effects)} == ({PEER} if lies else set())
+    assert bool(bench.kinds(ef.LetGo, effects)) != lies, "a state to go back to is kept"
 
 
 def test_a_difference_is_first_confirmed_by_the_reference() -> None:

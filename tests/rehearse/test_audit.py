@@ -8,6 +8,7 @@ import pytest
 
 from p2pnode.errors import PeerError
 from p2pnode.protocol import audit as audit_module
+from p2pnode.protocol import effects as ef
 from p2pnode.protocol.audit import Auditor
 from p2pnode.protocol.chain import END, Chain
 from p2pnode.protocol.ending import Finish
@@ -22,9 +23,15 @@ SLOTS, STEPS = 6, 5
 RIGHT = toy.undisturbed(SLOTS, STEPS)[STEPS]
 
 
-def lie(count: int, sick: int, step: int, rate: float, seed: int = 1) -> Recorder:
-    """A run in which one machine's gradients of a step are wrong in all that it says of them."""
-    defects = {sick: Defects(wrong_gradient_at=step)}
+LIES = {"wrong_gradient_at": "gradient of slot", "hides_at": "told the check another checksum"}
+"""What only an audit finds, and how it is named."""
+
+
+def lie(
+    count: int, sick: int, step: int, rate: float, seed: int = 1, what: str = "wrong_gradient_at"
+) -> Recorder:
+    """A run in which one machine's work of a step is wrong in all that it says of it."""
+    defects = {sick: Defects(**{what: step})}
     run = Recorder(count, slots=SLOTS, steps=STEPS, defects=defects, seed=seed)
     run.world.audit = rate
     run.world.run(300.0, lambda: over(run.world))
@@ -37,27 +44,31 @@ def ends(run: Recorder, sick: int) -> set[bytes | None]:
     return {node.finished.state_hash if node.finished else None for node in sound}
 
 
-def found_everywhere(count: int, sick: int, step: int) -> None:
-    run = lie(count, sick, step, 1.0)
+def found_everywhere(count: int, sick: int, step: int, what: str = "wrong_gradient_at") -> None:
+    run = lie(count, sick, step, 1.0, what=what)
     assert ends(run, sick) == {RIGHT}
     liar = run.nodes[sick]
     assert not undetected(run.world)
     assert liar.failed is not None
+    texts = [text for text in run.reports(ef.Kind.REFUSED) if liar.me.hex()[:8] in text]
+    assert any(LIES[what] in text for text in texts)
     for node in run.nodes:
         if node is not liar:
             assert liar.me in node.chain.excluded
             assert node.chain.newest.step == step - 1
 
 
+@pytest.mark.parametrize("what", LIES)
 @pytest.mark.parametrize(
     ("count", "sick", "step"), [(2, 0, 2), (2, 1, 1), (3, 0, 5), (3, 2, 3), (5, 1, 4)]
 )
-def test_wrong_gradients_are_taken_back_everywhere(count: int, sick: int, step: int) -> None:
-    found_everywhere(count, sick, step)
+def test_wrong_work_is_taken_back_everywhere(count: int, sick: int, step: int, what: str) -> None:
+    found_everywhere(count, sick, step, what)
 
 
-def test_without_audits_nothing_finds_them() -> None:
-    run = lie(3, 1, 3, 0.0)
+@pytest.mark.parametrize("what", LIES)
+def test_without_audits_nothing_finds_it(what: str) -> None:
+    run = lie(3, 1, 3, 0.0, what=what)
     assert undetected(run.world)
     (end,) = ends(run, 1)
     assert end not in (None, RIGHT)
@@ -77,10 +88,10 @@ def test_they_are_found_as_often_as_stated() -> None:
     assert abs(found - runs * expected) < 3 * spread, f"{found} of {runs}"
 
 
-def attempt(count: int, sick: int, step: int) -> bool:
+def attempt(count: int, sick: int, step: int, what: str = "wrong_gradient_at") -> bool:
     """Whether all is as it should be; a core, or a chain, that cannot go on is not."""
     try:
-        found_everywhere(count, sick, step)
+        found_everywhere(count, sick, step, what)
     except (AssertionError, PeerError):
         return False
     return True
@@ -88,6 +99,10 @@ def attempt(count: int, sick: int, step: int) -> bool:
 
 def audits_are_not_compared(patch: Patch) -> None:
     patch.setattr(audit_module, "_wrong_slots", lambda *_: ())
+
+
+def right_bytes_are_not_weighed(patch: Patch) -> None:
+    patch.setattr(Auditor, "_weigh", lambda self: self._right.clear())
 
 
 def the_run_goes_back_too_little(patch: Patch) -> None:
@@ -121,6 +136,7 @@ def nobody_hears_of_it(patch: Patch) -> None:
     "mutant",
     [
         audits_are_not_compared,
+        right_bytes_are_not_weighed,
         the_run_goes_back_too_little,
         discarded_states_are_kept,
         the_culprit_stays,
@@ -132,4 +148,5 @@ def nobody_hears_of_it(patch: Patch) -> None:
 def test_without_the_rule_it_fails(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
     outcomes = [attempt(*which) for which in ((3, 2, 3), (3, 0, 5), (2, 1, 1))]
+    outcomes += [attempt(3, 2, 3, "hides_at")]
     assert not all(outcomes)

@@ -65,8 +65,18 @@ def applied_wrongly_by_one_who_cannot_check() -> None:
     assert not isinstance(attempt(write(1034).only([0])), str)
 
 
+def applied_wrongly_and_denied_by_one_who_cannot_check() -> None:
+    """As before, but its own recomputation finds nothing: the majority decides."""
+    assert not isinstance(attempt(write(2983).only([0])), str)
+
+
 @pytest.mark.parametrize(
-    "run", [forged_for_one_who_cannot_check, applied_wrongly_by_one_who_cannot_check]
+    "run",
+    [
+        forged_for_one_who_cannot_check,
+        applied_wrongly_by_one_who_cannot_check,
+        applied_wrongly_and_denied_by_one_who_cannot_check,
+    ],
 )
 def test_a_laggard_whose_state_is_denied_gets_the_right_one(run: Callable[[], None]) -> None:
     run()
