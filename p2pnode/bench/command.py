@@ -47,7 +47,12 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     step.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default 1)")
     step.add_argument(
-        "--models", type=int, nargs="*", metavar="I", help="numbers of the models, from 0 to 2"
+        "--models",
+        type=int,
+        nargs="*",
+        choices=range(3),
+        metavar="I",
+        help="numbers of the models, from 0 to 2",
     )
     step.set_defaults(run=_run, module="p2pnode.bench.step")
     bits = parts.add_parser("bits", help="the same bits under other processors and libraries")

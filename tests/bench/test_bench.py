@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import itertools
 import sys
 
@@ -9,7 +11,7 @@ import pytest
 
 from p2pnode import cli
 from p2pnode.bench import kernels as kernel_bench
-from p2pnode.bench import machine, rounds, step
+from p2pnode.bench import command, machine, rounds, step
 from p2pnode.errors import UsageError
 from p2pnode.train.arithmetic import kernels
 
@@ -56,6 +58,17 @@ def test_options_reach_the_measuring_process(monkeypatch: pytest.MonkeyPatch) ->
             1,
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "known"), [(len(step.MODELS) - 1, True), (len(step.MODELS), False)]
+)
+def test_only_models_that_there_are_can_be_asked_for(number: int, known: bool) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_bench(parser.add_subparsers())
+    argv = ["bench", "step", "--models", str(number)]
+    with contextlib.nullcontext() if known else pytest.raises(SystemExit):
+        parser.parse_args(argv)
 
 
 def test_a_products_row_compares_with_numpy(compiled_ops: kernels.Kernels) -> None:
