@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from p2pnode import cli
-from p2pnode.bench import kernels as kernel_bench
 from p2pnode.bench import command, machine, rounds, step
+from p2pnode.bench import kernels as kernel_bench
 from p2pnode.errors import UsageError
 from p2pnode.train.arithmetic import kernels
 
