@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[2]
 STEPS = 60
 """Of most runs. A test that needs one to last until something happens sets the pace
 (processes.Pace)."""
-SECONDS = 240.0
-"""Far more than any of these runs takes; a hang fails instead of blocking the suite."""
+SECONDS = 600.0
+"""Far more than any of these runs takes, also if it compiles the kernels on a machine that has much
+else to do; a hang fails instead of blocking the suite."""
 
 
 def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
