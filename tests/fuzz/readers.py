@@ -21,8 +21,9 @@ from multidict import CIMultiDict
 from p2pnode import errors, signatures
 from p2pnode.bundle import CASE, Case
 from p2pnode.bundle import read as read_bundle
-from p2pnode.config import RunConfig, RunOptions, parse_run_config
+from p2pnode.config import PRESETS, RunConfig, RunOptions, parse_run_config
 from p2pnode.devices import Device, Devices
+from p2pnode.export import hf, llama, safetensors
 from p2pnode.limits import LIMITS
 from p2pnode.memberships import Memberships
 from p2pnode.net.ice import filter_description
@@ -62,6 +63,7 @@ ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
 ROOM, SECRET = b"r" * 32, b"s" * 32
 _folder = tempfile.TemporaryDirectory()
 FOLDER = Path(_folder.name)
+MODEL = PRESETS["nano"].model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,6 +319,17 @@ READERS = {
         (errors.CheckpointError,),
         (codec._Header,),
         lambda wire: (raw := msgspec.json.encode(wire)) and len(raw).to_bytes(8, "little") + raw,
+    ),
+    "exported-weights": Reader(
+        lambda raw: safetensors.read(_file("model.safetensors", raw), {"norm": (4,)}),
+        (errors.ExportError,),
+        (dict[str, safetensors._Entry],),
+        lambda wire: (raw := msgspec.json.encode(wire)) and len(raw).to_bytes(8, "little") + raw,
+    ),
+    "exported-config": Reader(
+        lambda raw: hf._compare_shape(_file("config.json", raw), llama.shape_fields(MODEL)),
+        (errors.ExportError,),
+        slack=BUFFER,
     ),
     "identity": Reader(
         lambda raw: Identity.load(_file("identity.key", raw)), (errors.IdentityError,)
