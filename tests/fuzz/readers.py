@@ -19,6 +19,7 @@ from aiortc.sdp import SessionDescription
 from multidict import CIMultiDict
 
 from p2pnode import errors, signatures
+from p2pnode.bench.bits_run import Report
 from p2pnode.bundle import CASE, Case
 from p2pnode.bundle import read as read_bundle
 from p2pnode.config import PRESETS, RunConfig, RunOptions, parse_run_config
@@ -337,6 +338,9 @@ READERS = {
     "devices": Reader(_devices, (errors.IdentityError,), (list[Device],), msgspec.json.encode),
     "membership": Reader(_membership, (PEER,)),
     "events": Reader(from_json, MSGSPEC, (AnyEvent,), msgspec.json.encode),
+    "bench-report": Reader(
+        lambda raw: msgspec.json.decode(raw, type=Report), MSGSPEC, (Report,), msgspec.json.encode
+    ),
     "invite": Reader(_words(parse_invite), (errors.RoomCodeError,)),
     "server-url": Reader(_words(_url), (errors.UsageError,)),
     "ice-server": Reader(_words(IceServer.parse), (errors.UsageError,)),
