@@ -142,9 +142,27 @@ def _product(layout: str, form: Form) -> Iterator[Any]:
         yield form(_full(a, signs[0]), _full(b, signs[1]))
 
 
+def _near_ties(form: Form) -> Iterator[Any]:
+    """Values that lie, once scaled, at most two units in the last place off a half."""
+    for limit in (INT8_LIMIT, INT12_LIMIT):
+        x = _almost_halves(limit)
+        yield form(x, limit)
+        yield form(np.ascontiguousarray(x.T), limit)
+
+
+def _almost_halves(limit: int) -> F32:
+    """[17, 64], each row with its own largest magnitude, first in the row."""
+    top = np.abs(floats(f"tops {limit}", 17, 1, low=-20, high=20))
+    halves = integers(f"halves {limit}", limit - 1, 17, 64).astype(np.float64) + 0.5
+    x = (top.astype(np.float64) * (halves / limit)).astype(np.float32)
+    x.view(np.int32)[:] += integers("ulps", 2, 17, 64)
+    x[:, 0] = top[:, 0]
+    return x
+
+
 def _float_left(layout: str, form: Form) -> Iterator[Any]:
     """A left operand that the product quantises itself, over more rows than it takes at a time."""
-    for m, n, k in (*_SHAPES, (101, 17, 5), (50, 33, 1025)):
+    for m, n, k in (*_SHAPES, (101, 17, 5), (50, 33, 1025), (19, 19, 19), (200, 9, 7)):
         _, b = _operands(layout, m, n, k)
         shape = (k, m) if layout == "linear_dw" else (m, k)
         yield form(with_specials(floats(f"left {shape}", *shape, low=-6)), b)
@@ -153,6 +171,9 @@ def _float_left(layout: str, form: Form) -> Iterator[Any]:
     x = floats("left of every scale", 60, 35) * scales[:, None]
     x = np.ascontiguousarray(x.T) if layout == "linear_dw" else x
     yield form(x, b)
+    almost = _almost_halves(INT8_LIMIT if layout == "linear" else INT12_LIMIT)
+    almost = np.ascontiguousarray(almost.T) if layout == "linear_dw" else almost
+    yield form(almost, _operands(layout, 17, 5, 64)[1])
     if layout == "linear_dw":
         out = np.full((60, 18), np.float32(7))
         form(x, b, out)
@@ -399,6 +420,8 @@ GATES: dict[str, Callable[[Form], Iterable[Any]]] = {
 }
 
 UNNAMED: dict[str, Callable[[Form], Iterable[Any]]] = {
+    "quantise_rows": _near_ties,
+    "quantise_cols": _near_ties,
     **{name: functools.partial(_float_left, name) for name in ("linear", "linear_dx", "linear_dw")},
     "cross_entropy": _cross_entropy_in_place,
 }

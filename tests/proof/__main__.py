@@ -2,6 +2,7 @@
 
 sweep   exp, log and silu over every binary32 pattern, compiled against reference and binary64
 oracle  operations against binary32 in integers, on millions of inputs
+bugs    which instrument sees which of the seeded bugs, as a table
 spots   how likely one look of a spot check finds a fault, beside uniform choice
 """
 
@@ -13,7 +14,9 @@ import time
 
 import kernels
 
-from . import oracle, spots, sweep
+from . import instruments, oracle, spots, sweep
+from .bugs import BUGS
+from .faults import FAULTS
 
 
 def main() -> int:
@@ -35,6 +38,8 @@ def main() -> int:
     spotting = commands.add_parser("spots")
     spotting.add_argument("--looks", type=int, default=4000, help="looks (default 4000)")
     spotting.set_defaults(run=_spots)
+    seeding = commands.add_parser("bugs")
+    seeding.set_defaults(run=_bugs)
     options = parser.parse_args()
     wrong: bool = options.run(options)
     return int(wrong)
@@ -86,6 +91,27 @@ def _spots(options: argparse.Namespace) -> bool:
             )
             print(f"{height} x {width}, {fault}: {ours:.4f}, uniform {uniform:.4f}", flush=True)
     return False
+
+
+def _bugs(options: argparse.Namespace) -> bool:
+    names = list(instruments.INSTRUMENTS)
+    print("| bug | in | " + " | ".join(names) + " |\n" + "|---" * (len(names) + 2) + "|")
+    counts, missed = dict.fromkeys(names, 0), False
+    for bug in BUGS:
+        seen = {name: instruments.sees(name, bug) for name in names}
+        missed |= not any(seen.values())
+        for name in names:
+            counts[name] += seen[name]
+        marks = " | ".join("x" if seen[name] else "" for name in names)
+        print(f"| {bug.name} | `{bug.operation}` | {marks} |", flush=True)
+    print(f"| **{len(BUGS)} bugs** | | " + " | ".join(str(counts[name]) for name in names) + " |")
+    print("\n| fault of a node | checksum of the sum | recomputation | state hash |")
+    print("|---|---|---|---|")
+    for kind in FAULTS:
+        found = instruments.fault_seen_by(kind)
+        missed |= not any(found.values())
+        print(f"| {kind.name} | " + " | ".join("x" if s else "" for s in found.values()) + " |")
+    return missed
 
 
 if __name__ == "__main__":
