@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from p2pnode import __version__
 from p2pnode.bench.command import add_bench
 from p2pnode.cli_models import add_eval, add_export, add_generate
-from p2pnode.cli_tools import add_devices, add_rehearse, add_reproduce, add_verify
+from p2pnode.cli_tools import add_devices, add_rehearse, add_report, add_reproduce, add_verify
 from p2pnode.cli_train import add_demo, add_join
 from p2pnode.cli_types import EXIT_CODES
 from p2pnode.errors import P2PNodeError, UsageError
@@ -94,4 +94,5 @@ def parser() -> argparse.ArgumentParser:
     add_bench(commands)
     add_reproduce(commands)
     add_verify(commands)
+    add_report(commands)
     return top

@@ -134,6 +134,23 @@ def add_verify(commands: Commands) -> None:
     )
 
 
+def add_report(commands: Commands) -> None:
+    report = add_command(
+        commands,
+        "report",
+        _report,
+        "summarise a run, with drawings of its loss and throughput",
+        "Write report.md, report.svg and report.png. Needs matplotlib: "
+        "pip install 'p2pnode[report]'",
+    )
+    report.add_argument(
+        "folder", type=Path, metavar="RUN", help="a run's folder (--out), or a ledger file in it"
+    )
+    report.add_argument(
+        "--to", type=Path, default=None, metavar="DIR", help="where to (default: the run's folder)"
+    )
+
+
 def _rehearse(arguments: argparse.Namespace) -> int:
     from p2pnode.rehearse.faults import ALL, Kind
     from p2pnode.rehearse_command import MOST_NODES, Options, rehearse
@@ -174,6 +191,12 @@ def _devices(arguments: argparse.Namespace) -> int:
     from p2pnode.devices_command import devices
 
     return devices(arguments.home or default_home(), arguments.action, arguments.id)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from p2pnode.report_command import report
+
+    return report(arguments.folder, arguments.to)
 
 
 def _verify(arguments: argparse.Namespace) -> int:

@@ -179,6 +179,13 @@ def add_join(commands: Commands) -> None:
         "?transport=tcp where UDP is blocked, turns: for TLS; may be repeated (or P2PNODE_TURN); "
         "replaces those that the signaling server lends",
     )
+    local.add_argument(
+        "--track",
+        choices=("trackio", "wandb", "tensorboard"),
+        default=None,
+        help="also hand the figures of every step to this tool, on this machine alone "
+        "(pip install 'p2pnode[trackio]' and so on)",
+    )
     local.add_argument("--json-events", action="store_true", help="print events as JSON lines")
 
 
@@ -322,6 +329,7 @@ def _join(arguments: argparse.Namespace) -> int:
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
         keep_best=arguments.keep_best,
+        track=arguments.track,
         json_events=arguments.json_events,
     )
     serve = (arguments.bind, arguments.port) if arguments.serve else None

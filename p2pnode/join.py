@@ -25,6 +25,7 @@ from p2pnode.protocol.code import RoomKeys, check_code, derive, generate_code
 from p2pnode.protocol.identity import Identity, short_id
 from p2pnode.room import Ticket
 from p2pnode.ui.console import EventLog, open_console
+from p2pnode.ui.trackers import load_tool
 from p2pnode.worker import Urgency, Worker
 
 
@@ -36,6 +37,8 @@ async def join(
     serve: tuple[str, int] | None,
 ) -> int:
     """Run one node to its end. `serve`: address and port of a signaling server to run here."""
+    if config.track is not None:
+        load_tool(config.track, config.out)
     options.check()  # before anything is started or anybody is asked
     worker = Worker()
     try:

@@ -72,6 +72,8 @@ class LedgerShare:
         """The last step that each peer has signed."""
         self._here = 0
         """The last step that was signed here."""
+        self._stored = 0
+        """The last step whose signature is in the file."""
         self._changed = asyncio.Event()
 
     def signed_here(self, step: int, digest: bytes) -> None:
@@ -114,7 +116,7 @@ class LedgerShare:
                     return
 
     def _me_lacks(self, step: int) -> bool:
-        return self._here < step and bool(self._links())
+        return (self._here < step and bool(self._links())) or self._stored < self._here
 
     def take(self, peer: PeerId, message: LedgerMessage) -> None:
         """A member's message; one about another run is left aside."""
@@ -145,6 +147,9 @@ class LedgerShare:
 
     async def _keep(self, signed: Signed) -> None:
         await self._worker.submit(Urgency.BACKGROUND, self._signatures.add, signed)
+        if signed.key == self._identity.key.hex():
+            self._stored = max(signed.step, self._stored)
+            self._changed.set()
 
     async def _compare(self, peer: PeerId, signed: Signed) -> None:
         try:

@@ -82,6 +82,10 @@ class Limits:
     """Tokens of a vocabulary, as `ModelConfig.vocab` bounds them."""
     checkpoint_header_bytes: int = 1 * MIB
     """Header of a checkpoint: three entries for each tensor of the deepest model fit."""
+    metrics_bytes: int = 64 * MIB
+    """File of metrics; an older one of the same size is kept beside it."""
+    metrics_line_bytes: int = 64 * KIB
+    """One line of it: a full roster fits."""
     ledger_line_bytes: int = 32 * KIB
     """One line of a ledger: a configuration with all its past, and checks of the deepest model's
     tensors. A line of `tiny` has 0.9 KB."""

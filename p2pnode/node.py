@@ -31,6 +31,7 @@ from p2pnode.keeper import CommitResult, Keeper
 from p2pnode.ledger_share import LedgerShare
 from p2pnode.net import events as wire
 from p2pnode.net.watchdog import Watchdog
+from p2pnode.node_config import NodeConfig
 from p2pnode.orders import Orders, sentence
 from p2pnode.prepare import Preparation, Workshop, make_run_config, max_message, text_blob
 from p2pnode.protocol import effects, events
@@ -59,7 +60,9 @@ from p2pnode.share import DataShare
 from p2pnode.train.manifest import parse_manifest
 from p2pnode.ui.commands import Commands
 from p2pnode.ui.console import Console
-from p2pnode.ui.events import Finished, Info, RunStarted, Warn
+from p2pnode.ui.events import Event, Finished, Info, RunStarted, Warn
+from p2pnode.ui.metrics import Metrics, MetricsLog
+from p2pnode.ui.trackers import Tracker
 from p2pnode.worker import Worker
 
 _chance = secrets.SystemRandom()
@@ -109,6 +112,8 @@ class Node:
         self._first: DataShare | None = None
         """Of the weights that the run begins with, if it was given some."""
         self._ledgers: LedgerShare | None = None
+        self._metrics = MetricsLog(ticket.config.out, console.show)
+        self._tracker = self._make_tracker(ticket.config)
         self._starting = False
         self._leaving = False
         self._answered: set[PeerId] = set()
@@ -137,6 +142,9 @@ class Node:
                         task.cancel()
                     await asyncio.gather(*self._tasks, return_exceptions=True)
         finally:
+            self._metrics.close()
+            if self._tracker is not None:
+                await asyncio.to_thread(self._tracker.close)
             await self._watchdog.close()
 
     def _finish(self, outcome: Outcome | None) -> None:
@@ -435,6 +443,7 @@ class Node:
             show=self._console.show,
             rewind=self._rewind,
             kept=self._on_kept,
+            measured=self._on_measured,
         )
 
     def _signed(self, peer: PeerId, digest: bytes, signature: bytes) -> bool:
@@ -456,6 +465,21 @@ class Node:
             return
         if after < chain.last_step:  # every node finds the same; who may sign orders it
             self._follow(self._orders.stop(after), chain, here=True)
+
+    def _make_tracker(self, config: NodeConfig) -> Tracker | None:
+        if config.track is None:
+            return None
+        loop = asyncio.get_running_loop()
+
+        def show(event: Event) -> None:  # from the tracker's thread
+            loop.call_soon_threadsafe(self._console.show, event)
+
+        return Tracker(config.track, config.out, show)
+
+    def _on_measured(self, metrics: Metrics) -> None:
+        self._metrics.write(metrics)
+        if self._tracker is not None:
+            self._tracker.write(metrics)
 
     # Records
 

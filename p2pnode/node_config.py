@@ -53,6 +53,8 @@ class NodeConfig:
     """Checkpoints kept by rotation."""
     keep_best: bool = True
     """Also keep the state of the lowest held-out loss."""
+    track: str | None = None
+    """Tool that figures are handed to (ui.trackers)."""
     json_events: bool = False
     """Write events as JSON lines to standard output instead of sentences."""
 

@@ -1,7 +1,7 @@
 """One run at one node: carries the step core's effects to the computing thread and to the mesh,
 and their results back.
 
-May import: audits, jobs, keeper, worker, net, protocol, ui.events, config,
+May import: audits, jobs, keeper, worker, net, protocol, train.evidence, ui, config,
 errors.
 """
 
@@ -34,10 +34,13 @@ from p2pnode.net import events as wire
 from p2pnode.net.mesh import Mesh
 from p2pnode.protocol import effects, events
 from p2pnode.protocol.core import StepCore
-from p2pnode.protocol.messages import encode
+from p2pnode.protocol.identity import short_id
+from p2pnode.protocol.messages import Summary, encode
 from p2pnode.protocol.setup import Setup
 from p2pnode.protocol.text import visible
+from p2pnode.train.evidence import AppliedInfo
 from p2pnode.ui.events import Checkpoint, Computing, Event, HeldOut, Info, Step, Warn
+from p2pnode.ui.metrics import Metrics, NodeShare, TimeSplit
 from p2pnode.worker import Urgency, Worker
 
 log = logging.getLogger(__name__)
@@ -85,9 +88,10 @@ class Session:
         show: Callable[[Event], None],
         rewind: Callable[[effects.Rewind], object],
         kept: Callable[[CommitResult], object],
+        measured: Callable[[Metrics], object],
     ) -> None:
         """`rewind` is called when this node is to take the run back (it has a record to sign);
-        `kept` with what each commit left behind, and at the end."""
+        `kept` with what each commit left behind, and at the end; `measured` with its figures."""
         self._me = setup.me
         self._config = config
         self._jobs = jobs
@@ -96,6 +100,9 @@ class Session:
         self._show = show
         self._rewind = rewind
         self._kept = kept
+        self._measured = measured
+        self._split = TimeSplit(lambda: worker.busy)
+        self._traffic = mesh.traffic()
         self._loop = asyncio.get_running_loop()
         self._process = psutil.Process()
         self._begun = False
@@ -105,7 +112,6 @@ class Session:
         self._sets: deque[PartialSet] = deque()
         self._computing: asyncio.Task[None] | None = None
         self._announced = setup.applied
-        self._committed_at: float | None = None
         self._loss: float | None = None
         self._finishing: asyncio.Future[Outcome] = self._loop.create_future()
         self._released: asyncio.Future[None] = self._loop.create_future()
@@ -130,6 +136,8 @@ class Session:
         if self._released.done():
             return
         log.debug("event %.300s", event)
+        if isinstance(event, events.Heard) and event.nbytes:
+            self._split.bulk(self._loop.time())
         for effect in self.core.handle(event, self._loop.time()):
             log.debug("effect %.300s", effect)
             self._carry_out(effect)
@@ -285,14 +293,15 @@ class Session:
         self._audits.wake()
 
     async def _commit(self, effect: effects.Commit, job: asyncio.Future[CommitResult]) -> None:
-        now = self._loop.time()
         info = self._jobs.info(effect.step)
+        lap = self._split.lap(self._loop.time())
         result = await job
         summary = effect.summary
         if summary is not None and info is not None:
             loss = summary.loss / summary.tokens / LOSS_UNIT
-            since = now - self._committed_at if self._committed_at is not None else 0.0
             plan = self.core.plan
+            self._measure(effect, summary, info, result, lap)
+            since = lap[0]
             self._loss = loss
             self._show(
                 Step(
@@ -308,7 +317,6 @@ class Session:
                     rss_mb=round(self._process.memory_info().rss / 2**20, 1),
                 )
             )
-        self._committed_at = now
         if result.held_out is not None:
             self._show(HeldOut(step=effect.step, loss=result.held_out.nats_per_token))
         if result.checkpoint is not None:
@@ -318,6 +326,49 @@ class Session:
         if result.problem is not None:
             self._show(Warn(text=f"{result.problem} Training goes on; the next save tries again."))
         self._kept(result)
+
+    def _measure(
+        self,
+        effect: effects.Commit,
+        summary: Summary,
+        info: AppliedInfo,
+        result: CommitResult,
+        lap: tuple[float, float, float, float],
+    ) -> None:
+        """The figures of a step, as this machine saw it."""
+        seconds, compute, wire_, wait = (round(part, 4) for part in lap)
+        sent, received = self._mesh.traffic()
+        sent_before, received_before = self._traffic
+        self._traffic = sent, received
+        rate = self._config.tokens_per_slot / seconds if seconds > 0 else 0.0
+        plan, slots = self.core.plan, dict(effect.credits)
+        roster = plan.roster if plan is not None else (self._me,)
+        roster = (*roster, *(peer for peer in slots if peer not in roster))
+        held_out = result.held_out
+        self._measured(
+            Metrics(
+                run=self._config.at(0).run_id().hex()[:8],
+                step=effect.step,
+                loss=summary.loss / summary.tokens / LOSS_UNIT,
+                heldout=held_out.nats_per_token if held_out is not None else None,
+                tokens=summary.tokens,
+                grad_norm=info.grad_norm,
+                lr=info.lr,
+                seconds=seconds,
+                tokens_per_s=round(summary.tokens / seconds, 1) if seconds > 0 else 0.0,
+                nodes=tuple(
+                    NodeShare(
+                        short_id(peer), slots.get(peer, 0), round(rate * slots.get(peer, 0), 1)
+                    )
+                    for peer in roster
+                ),
+                bytes_in=received - received_before,
+                bytes_out=sent - sent_before,
+                compute_s=compute,
+                wire_s=wire_,
+                wait_s=wait,
+            )
+        )
 
     def _report(self, report: effects.Report) -> None:
         quiet = (effects.Kind.LEADER, effects.Kind.ROSTER, effects.Kind.CATCH_UP, effects.Kind.STOP)

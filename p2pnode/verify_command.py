@@ -33,7 +33,7 @@ from p2pnode.train.data import open_dataset
 from p2pnode.train.evidence import GradientSum
 from p2pnode.train.finder import WHOLE, Difference, difference_in_apply
 from p2pnode.train.layout import F32
-from p2pnode.train.ledger import Entry, read_lines
+from p2pnode.train.ledger import Entry, read_lines, the_ledger
 from p2pnode.train.parts import first_difference, parts_of
 from p2pnode.train.trainer import Trainer
 from signaling.messages import peer_id
@@ -57,7 +57,7 @@ def verify(
     Raises LedgerError naming the first difference, ArithmeticUnsoundError if it is this machine
     that computes wrong, CheckpointError, DataError, UsageError.
     """
-    path = _ledger_in(run)
+    path = the_ledger(run)
     entries, config = _read(path)
     first, last = first or 1, last or len(entries)
     if not 1 <= first <= last <= len(entries):
@@ -96,18 +96,6 @@ class _Known:
 
     entry: Entry
     digest: str
-
-
-def _ledger_in(run: Path) -> Path:
-    if not run.is_dir():
-        return run
-    found = sorted(run.glob("run-*.ledger"))
-    if not found:
-        raise LedgerError(f"{run} holds no ledger (run-….ledger).")
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise UsageError(f"{run} holds the ledgers of {len(found)} runs; name one: {names}")
-    return found[0]
 
 
 def _read(path: Path) -> tuple[list[_Known], RunConfig]:

@@ -13,6 +13,7 @@ import enum
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -40,6 +41,8 @@ class Worker:
         )
         self._order = itertools.count()
         self._closed = False
+        self._worked = 0.0
+        self._since: float | None = None
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
@@ -79,6 +82,12 @@ class Worker:
         self._jobs.put((urgency, next(self._order), run))
         return future
 
+    @property
+    def busy(self) -> float:
+        """Seconds spent in jobs so far, the running one included."""
+        since = self._since
+        return self._worked + (time.perf_counter() - since if since is not None else 0.0)
+
     def close(self, timeout: float = 2.0) -> None:
         """Stop after the running job; queued ones are dropped. Waits at most `timeout` seconds."""
         self._closed = True
@@ -90,4 +99,7 @@ class Worker:
             _, _, job = self._jobs.get()
             if job is None:
                 return
+            self._since = began = time.perf_counter()
             job()
+            self._since = None
+            self._worked += time.perf_counter() - began

@@ -57,7 +57,13 @@ SOLE_IMPORTERS = {
     ),
     "time": (
         *("p2pnode.demo", "p2pnode.join", "p2pnode.net", "p2pnode.rehearse_command"),
-        *("p2pnode.audits", "p2pnode.bench", "p2pnode.verify_command", "signaling"),
+        *(
+            "p2pnode.audits",
+            "p2pnode.bench",
+            "p2pnode.verify_command",
+            "p2pnode.worker",
+            "signaling",
+        ),
     ),
 }
 

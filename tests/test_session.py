@@ -32,6 +32,7 @@ from p2pnode.train.checkpoint import CheckpointFolder, load
 from p2pnode.train.evidence import AppliedInfo, HeldOut
 from p2pnode.train.ledger import Ledger
 from p2pnode.ui import events as ui
+from p2pnode.ui.metrics import Metrics
 from p2pnode.worker import Worker
 from tests.net.fakes import until
 from tests.train.helpers import new_trainer, run_config, train
@@ -52,6 +53,9 @@ class FakeMesh:
     def send(self, peer: bytes, buffers: list[Any], priority: Priority, **options: Any) -> bool:
         self.sent.append((peer, b"".join(bytes(b) for b in buffers), priority, options))
         return True
+
+    def traffic(self) -> tuple[int, int]:
+        return (0, 0)
 
     def drop(self, peer: bytes, reason: str) -> None:
         self.dropped.append((peer, reason))
@@ -205,7 +209,7 @@ def make_setup(**changes: Any) -> Setup:
 @pytest.fixture
 async def stage(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(session_module, "StepCore", ScriptedCore)
-    jobs, mesh, shown = FakeJobs(), FakeMesh(), []
+    jobs, mesh, shown, measured = FakeJobs(), FakeMesh(), [], []
     made: Any = Session(
         make_setup(),
         run_config("nano", steps=STEPS),
@@ -215,6 +219,7 @@ async def stage(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Any:
         show=shown.append,
         rewind=jobs.rewinds.append,
         kept=lambda result: None,
+        measured=measured.append,
     )
     yield Stage(made, made.core, jobs, mesh, shown)
     jobs.hold.set()
@@ -239,6 +244,7 @@ class Run:
         self.config = run_config("nano", steps=STEPS, slots=4, warmup=1, eval_every=2)
         self.trainer = new_trainer(self.config)
         self.shown: list[ui.Event] = []
+        self.measured: list[Metrics] = []
         files = CheckpointFolder(folder)
         ledger = Ledger(folder, self.config)
         keeper = Keeper(self.trainer, files, ledger, every=2, keep_best=False)
@@ -259,6 +265,7 @@ class Run:
             show=self.shown.append,
             rewind=self.shown.append,
             kept=lambda result: None,
+            measured=self.measured.append,
         )
 
     def of(self, kind: type) -> list[Any]:

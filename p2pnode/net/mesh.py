@@ -99,6 +99,8 @@ class Mesh:
         self._peers: dict[PeerId, _Peer] = {}
         self._early: dict[PeerId, tuple[float, Offer]] = {}
         self._run: tuple[bytes, int] | None = None
+        self._past_traffic = (0, 0)
+        """Bytes sent and received over links that are closed."""
         self._closing: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -260,6 +262,15 @@ class Mesh:
             return state.link.stats()
         return self._relays.stats(peer)
 
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of frames sent and received so far over all links, what is relayed included."""
+        sent, received = self._past_traffic
+        for state in self._peers.values():
+            if state.link is not None:
+                stats = state.link.stats()
+                sent, received = sent + stats.bytes_up, received + stats.bytes_down
+        return sent, received
+
     async def drain(self, seconds: float) -> bool:
         """Wait until everything queued was acknowledged, at most so many `seconds`; True if so."""
         deadline = self._loop.time() + seconds
@@ -376,6 +387,8 @@ class Mesh:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
         if link is not None:
+            stats, (sent, received) = link.stats(), self._past_traffic
+            self._past_traffic = sent + stats.bytes_up, received + stats.bytes_down
             link.close()
             self._relays.neighbour_lost(peer)
             self._emit(LinkDown(peer, reason, fault))

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from p2pnode.config import Hex64, RunConfig
-from p2pnode.errors import CheckpointError, ConfigError, LedgerError
+from p2pnode.errors import CheckpointError, ConfigError, LedgerError, UsageError
 from p2pnode.limits import LIMITS
 
 NOTHING = bytes(32)
@@ -67,6 +67,19 @@ def entry_digest(before: bytes, entry: Entry) -> bytes:
 def file_name(config: RunConfig) -> str:
     """A run keeps its ledger when settings change: it is named by those it began with."""
     return f"run-{config.at(0).run_id().hex()[:8]}.ledger"
+
+
+def the_ledger(run: Path) -> Path:
+    """The one ledger of a folder, or `run` itself if it is a file. Raises LedgerError."""
+    if not run.is_dir():
+        return run
+    found = sorted(run.glob("run-*.ledger"))
+    if not found:
+        raise LedgerError(f"{run} holds no ledger (run-….ledger).")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise UsageError(f"{run} holds the ledgers of {len(found)} runs; name one: {names}")
+    return found[0]
 
 
 def parse_line(raw: bytes) -> Line:
