@@ -54,6 +54,7 @@ from p2pnode.protocol.roster import Member, _Both, _Details, open_roster, sign_r
 from p2pnode.protocol.text import clean, visible
 from p2pnode.train import checkpoint, codec, ledger
 from p2pnode.train.manifest import Manifest, parse_manifest
+from p2pnode.ui import metrics
 from p2pnode.ui.events import AnyEvent, Info, from_json, sentence
 from signaling import messages as server
 from signaling.grouping import origin_of, parse_network
@@ -218,6 +219,12 @@ def _signatures(raw: bytes) -> None:
         one.is_genuine(bytes(32))
 
 
+def _metrics(raw: bytes) -> None:
+    path = _file("metrics/metrics.jsonl", raw)
+    for _ in metrics.read_metrics(path.parent, "0" * 8):
+        pass
+
+
 def _bundle(raw: bytes) -> None:
     read_bundle(_file(f"bundle/{CASE}", raw).parent)
 
@@ -307,6 +314,13 @@ READERS = {
         _signatures,
         (errors.LedgerError,),
         (signatures.Signed,),
+        lambda wire: msgspec.json.encode(wire) + b"\n",
+        slack=BUFFER,
+    ),
+    "metrics": Reader(
+        _metrics,
+        (),
+        (metrics.Metrics,),
         lambda wire: msgspec.json.encode(wire) + b"\n",
         slack=BUFFER,
     ),
