@@ -81,7 +81,12 @@ def _features() -> set[str]:
 
 
 def _cache() -> Path:
-    compiling = importlib.import_module(f"{ALIAS}.jit.compile")
+    try:
+        compiling = importlib.import_module(f"{ALIAS}.jit.compile")
+    except ImportError:
+        raise BenchmarkError(
+            "numba cannot be imported here, so there is nothing to compare the reference with."
+        ) from None
     return Path(compiling.cache_directory() or os.devnull)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from p2pnode.bench import bits
 from p2pnode.bench.bits_run import Report
 from p2pnode.errors import BenchmarkError
+from p2pnode.train.arithmetic import ALIAS
 
 HASH = "eedf866d5177dcd69fb2edf5d3cc38dbfdf7da4160cfe79b8ae1d40cd2fe4bbf"
 """On every machine. A change here is a new arithmetic, another model or another text."""
@@ -48,6 +50,12 @@ def test_an_interpreter_that_fails_is_named(tmp_path: Path) -> None:
     for interpreter in ((str(tmp_path / "none"),), ("sh", "-c", "echo no numpy >&2; exit 1")):
         with pytest.raises(BenchmarkError, match=r"cannot be started|no numpy"):
             bits.run_variant(bits.Variant("other", "numba", interpreter=interpreter))
+
+
+def test_without_numba_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"{ALIAS}.jit.compile", None)
+    with pytest.raises(BenchmarkError, match="numba cannot be imported"):
+        bits.main([], report_of)
 
 
 FAST = ("this processor", "SSE2", "reference, numpy", "reference, OpenBLAS")
