@@ -17,6 +17,7 @@ from p2pnode.cli_types import (
     port,
     positive,
     rate,
+    short_text,
 )
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import UsageError
@@ -180,6 +181,20 @@ def add_join(commands: Commands) -> None:
         "replaces those that the signaling server lends",
     )
     local.add_argument(
+        "--sample-every",
+        type=natural,
+        default=0,
+        metavar="STEPS",
+        help="let the model write some text every so many steps (default 0: never)",
+    )
+    local.add_argument(
+        "--sample-prompt",
+        type=short_text,
+        default="The ",
+        metavar="TEXT",
+        help="what it goes on from (default 'The ')",
+    )
+    local.add_argument(
         "--track",
         choices=("trackio", "wandb", "tensorboard"),
         default=None,
@@ -329,6 +344,8 @@ def _join(arguments: argparse.Namespace) -> int:
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
         keep_best=arguments.keep_best,
+        sample_every=arguments.sample_every,
+        sample_prompt=arguments.sample_prompt,
         track=arguments.track,
         json_events=arguments.json_events,
     )

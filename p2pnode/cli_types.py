@@ -69,6 +69,13 @@ def step_range(text: str) -> tuple[int | None, int | None]:
     return low, (int(last) if last else None) if colon else low
 
 
+def short_text(text: str) -> str:
+    """Up to 1,000 characters."""
+    if len(text) > 1_000:
+        raise argparse.ArgumentTypeError(f"{len(text)} characters are more than 1,000")
+    return text
+
+
 def rate(text: str) -> float:
     """A share from 0 to 1."""
     try:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
+
 from p2pnode.errors import CheckpointError, LedgerError
 from p2pnode.protocol.messages import Summary
 from p2pnode.train.checkpoint import CheckpointFolder
@@ -18,6 +20,7 @@ from p2pnode.train.evidence import GradientSum, HeldOut
 from p2pnode.train.heldout import best, stops_after
 from p2pnode.train.ledger import Entry, Ledger
 from p2pnode.train.parts import parts_of
+from p2pnode.train.state import State
 from p2pnode.train.trainer import Trainer
 
 
@@ -37,6 +40,8 @@ class CommitResult:
     """Step and digest of the ledger, where this node signs it: with each checkpoint."""
     missing: tuple[int, int] | None = None
     """Steps whose ledger lines are not here."""
+    sample: State | None = None
+    """A copy of the state's weights (its moments are empty), where a sample of text is due."""
 
 
 class Keeper:
@@ -50,14 +55,16 @@ class Keeper:
         *,
         every: int,
         keep_best: bool,
+        sample_every: int = 0,
     ) -> None:
         """`every`: steps between checkpoints. `keep_best`: also keep the state of the lowest
-        held-out loss."""
+        held-out loss. `sample_every`: steps between samples of text; 0: none."""
         self._trainer = trainer
         self._folder = folder
         self.ledger = ledger
         self._every = every
         self._keep_best = keep_best
+        self._sample_every = sample_every
 
     def keep(self, summary: Summary | None, total: GradientSum | None) -> CommitResult:
         """After a commit. `summary`, `total`: of the step, int32 [P]; None if the state was taken
@@ -95,7 +102,12 @@ class Keeper:
             self._stop_after(step),
             signs,
             self.ledger.missing,
+            self._copy() if self._sample_every and step % self._sample_every == 0 else None,
         )
+
+    def _copy(self) -> State:
+        state, none = self._trainer.committed, np.empty(0, np.float32)
+        return dataclasses.replace(state, weights=state.weights.copy(), m=none, v=none)
 
     def durable(self) -> tuple[int, bytes] | None:
         """Bring the ledger to the disk; the committed step and its digest, None if it lacks that.

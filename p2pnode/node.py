@@ -55,6 +55,7 @@ from p2pnode.protocol.messages import decode
 from p2pnode.protocol.roster import Roster
 from p2pnode.protocol.setup import Setup
 from p2pnode.room import Room, Ticket
+from p2pnode.sampling import Samples
 from p2pnode.session import Outcome, Session
 from p2pnode.share import DataShare
 from p2pnode.train.manifest import parse_manifest
@@ -114,6 +115,9 @@ class Node:
         self._ledgers: LedgerShare | None = None
         self._metrics = MetricsLog(ticket.config.out, console.show)
         self._tracker = self._make_tracker(ticket.config)
+        self._samples = Samples(
+            ticket.config.out, ticket.config.sample_prompt, worker=worker, show=console.show
+        )
         self._starting = False
         self._leaving = False
         self._answered: set[PeerId] = set()
@@ -419,6 +423,7 @@ class Node:
             workshop.ledger,
             every=self._config.checkpoint_every,
             keep_best=self._config.keep_best,
+            sample_every=self._config.sample_every,
         )
         jobs = Jobs(trainer, workshop.folder, keeper)
         self._ledgers = LedgerShare(
@@ -460,6 +465,8 @@ class Node:
             if result.signs is not None:
                 self._ledgers.signed_here(*result.signs)
             self._ledgers.lacks(result.missing)
+        if result.sample is not None and self._workshop is not None:
+            self._spawn(self._samples.take(result.sample, self._workshop.trainer.kernels))
         chain, after = self._orders.chain, result.stop_after
         if after is None or chain is None or not self._room.decides or self._leaving:
             return

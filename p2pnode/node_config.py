@@ -53,6 +53,9 @@ class NodeConfig:
     """Checkpoints kept by rotation."""
     keep_best: bool = True
     """Also keep the state of the lowest held-out loss."""
+    sample_every: int = 0
+    """Steps between samples of text; 0: none."""
+    sample_prompt: str = "The "
     track: str | None = None
     """Tool that figures are handed to (ui.trackers)."""
     json_events: bool = False

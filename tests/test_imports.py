@@ -23,6 +23,7 @@ LAYERS = (
     (
         *("p2pnode.room", "p2pnode.session", "p2pnode.share", "p2pnode.orders"),
         "p2pnode.ledger_share",
+        "p2pnode.sampling",
     ),
     ("p2pnode.audits",),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),

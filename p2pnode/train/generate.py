@@ -33,18 +33,20 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     reference: bool = False,
+    ops: kernels.Kernels | None = None,
 ) -> Iterator[str]:
     """The text after `prompt`, up to max_new tokens of it, in pieces that are safe to print.
 
     The tokenizer is the run's. The choices are those of `Sampler`; the separator of documents
     stands before the prompt, and ends the text when it is drawn. A character whose bytes were cut
     off by max_new is left out, so a shorter text is the beginning of a longer one. Raises
-    UsageError and DataError; while it runs, NonFiniteError.
+    UsageError and DataError; while it runs, NonFiniteError. `ops`: kernels that are loaded
+    already; loading takes a second.
     """
     if max_new < 1:
         raise UsageError(f"{max_new} is no length; at least one token can be made")
     check_fits(tokenizer, state.config)
-    ops = kernels.load(reference=reference)
+    ops = ops or kernels.load(reference=reference)
     ids = prompt_ids(tokenizer, prompt, state.config.model.seq_len)
     sampler = Sampler(ops, temperature, top_k, top_p, seed)
     weights = Weights(ops, state.config.model, state.weights)

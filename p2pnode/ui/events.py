@@ -121,6 +121,13 @@ class HeldOut(Event, frozen=True):
     loss: float
 
 
+class Sample(Event, frozen=True):
+    """A prompt and what the model of a step writes after it."""
+
+    step: int
+    text: str
+
+
 class Checkpoint(Event, frozen=True):
     """A checkpoint file is complete on disk. `best`: that of the lowest held-out loss so far."""
 
@@ -162,6 +169,7 @@ AnyEvent = (
     | Computing
     | Step
     | HeldOut
+    | Sample
     | Checkpoint
     | Finished
 )
@@ -253,6 +261,8 @@ def sentence(event: Event) -> str | None:
             )
         case HeldOut():
             return f"step {event.step}  held-out loss {event.loss:.4f}"
+        case Sample():
+            return f"step {event.step} writes: {event.text}"
         case Checkpoint():
             best = ", the lowest held-out loss so far," if event.best else ""
             return f"Saved step {event.step}{best} to {event.path}"

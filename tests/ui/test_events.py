@@ -68,7 +68,9 @@ EXAMPLES: list[tuple[ui.Event, tuple[str, ...] | None]] = [
     (STEP, ("step 7/10", "loss 2.3457", "12,346 tokens/s", "2 nodes", "4 slots here")),
     (msgspec.structs.replace(STEP, nodes=1), ("1 node,",)),
     (ui.HeldOut(step=50, loss=2.5), ("step 50", "held-out loss 2.5000")),
+    (ui.Sample(step=50, text="The\n end"), ("step 50 writes: The\\n end",)),
     (ui.Checkpoint(step=50, path="/runs/x"), ("Saved step 50 to /runs/x",)),
+    (ui.Checkpoint(step=50, path="/runs/y", best=True), ("lowest held-out loss so far, to",)),
     (
         FINISHED,
         ("Finished at step 10: loss 1.2500\n", "hash " + "ab" * 32, "/runs/x.safetensors", "13 ms"),
