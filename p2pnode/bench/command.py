@@ -72,9 +72,9 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     quality.add_argument("--steps", type=int, default=300, metavar="N", help="steps (default 300)")
     quality.add_argument(
         "--rates",
-        default="0.001,0.002",
+        default="0.0005,0.001",
         metavar="LIST",
-        help="learning rates, a pair of runs for each and every seed (default 0.001,0.002)",
+        help="learning rates, a pair of runs for each and every seed (default 0.0005,0.001)",
     )
     quality.add_argument(
         "--data", default="builtin", metavar="PATH", help="training text (default: built in)"

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--rates", default="0.001,0.002")
+    parser.add_argument("--rates", default="0.0005,0.001")
     parser.add_argument("--data", default="builtin")
     options = parser.parse_args(argv)
     try:
