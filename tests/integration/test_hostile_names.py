@@ -82,7 +82,7 @@ def host(tmp_path: Path):
         *("--home", str(tmp_path / "home"), "--out", str(tmp_path / "out")),
     )
     yield made
-    made.child.close(force=True)
+    made.close()
 
 
 def test_no_name_does_anything_to_a_hosts_terminal(host: Terminal, tmp_path: Path) -> None:

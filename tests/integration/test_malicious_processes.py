@@ -185,7 +185,7 @@ async def test_who_is_put_out_reads_and_joins_no_more_though_it_has_code_and_ser
         *("--steps", str(STEPS), "--start-when", "3"),
         env=party.pace.env,
     )
-    party.stack.callback(host.child.close, force=True)
+    party.stack.callback(host.close)
 
     async def sees(pattern: str) -> str:
         return await asyncio.to_thread(host.sees, pattern)

@@ -36,7 +36,7 @@ def terminals() -> Iterator[list[Terminal]]:
     opened: list[Terminal] = []
     yield opened
     for terminal in opened:
-        terminal.child.close(force=True)
+        terminal.close()
 
 
 class HastyRoom(Room):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from p2pnode.errors import RefusedError
 from tests.integration.conftest import ROOT, run_cli
 
 CODE = "a-room-code-of-our-own-93417562-long-enough"
-SECONDS = 120
+SECONDS = 240
 
 
 class Terminal:
@@ -74,13 +75,20 @@ class Terminal:
         self.child.wait()
         return int(self.child.exitstatus if self.child.exitstatus is not None else -1)
 
+    def close(self) -> None:
+        """Kill it. pexpect's own way allows a busy machine a tenth of a second to end it."""
+        self.child.kill(signal.SIGKILL)
+        self._reader.join(SECONDS)
+        self.child.wait()
+        self.child.close()
+
 
 @pytest.fixture
 def terminals() -> Iterator[list[Terminal]]:
     opened: list[Terminal] = []
     yield opened
     for terminal in opened:
-        terminal.child.close(force=True)
+        terminal.close()
 
 
 class Room:
