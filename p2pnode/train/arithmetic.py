@@ -10,18 +10,20 @@ May import: kernels, errors.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from p2pnode.errors import ArithmeticUnsoundError
+from p2pnode.errors import ArithmeticUnsoundError, NonFiniteError
 
 if TYPE_CHECKING:
     import kernels
 
-__all__ = ["ALIAS", "kernels", "locate"]
+__all__ = ["ALIAS", "kernels", "locate", "refusals"]
 
 ALIAS = "p2pnode_kernels"
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -64,6 +66,18 @@ def _load(folder: Path) -> ModuleType:
         del sys.modules[ALIAS]
         raise
     return module
+
+
+@contextlib.contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Turn the kernels' refusals into NonFiniteError or ArithmeticUnsoundError, with what was
+    being done."""
+    try:
+        yield
+    except kernels.NonFiniteInputError as error:
+        raise NonFiniteError(f"{what}: {error}") from None
+    except (kernels.FloatModeError, kernels.UnsoundError) as error:
+        raise ArithmeticUnsoundError(f"{what}: {error}") from None
 
 
 if not TYPE_CHECKING:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from p2pnode.errors import NonFiniteError
 from p2pnode.train import float_model, model
-from p2pnode.train.arithmetic import kernels
+from p2pnode.train.arithmetic import kernels, refusals
 from p2pnode.train.data import Dataset, Tokens
 from p2pnode.train.state import State
 from p2pnode.train.tokenizer import Tokenizer
@@ -87,10 +86,8 @@ def evaluate(
     weights = Weights(kernels.load(reference=reference), run.model, state.weights)
     score = Score()
     for inputs, targets in batches:
-        try:
+        with refusals("The model cannot be computed"):
             loss = model.loss(weights, np.ascontiguousarray(inputs), np.ascontiguousarray(targets))
-        except kernels.NonFiniteInputError as error:
-            raise NonFiniteError(f"The model cannot be computed: {error}") from None
         score = Score(
             score.loss + loss,
             score.float_loss + (_float_loss(state, inputs, targets) if floats else 0.0),

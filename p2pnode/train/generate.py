@@ -10,8 +10,8 @@ import unicodedata
 from collections.abc import Iterator
 
 from p2pnode.config import RunConfig
-from p2pnode.errors import DataError, NonFiniteError, UsageError
-from p2pnode.train.arithmetic import kernels
+from p2pnode.errors import DataError, UsageError
+from p2pnode.train.arithmetic import kernels, refusals
 from p2pnode.train.decoder import Decoder
 from p2pnode.train.sampler import Sampler
 from p2pnode.train.state import State
@@ -73,7 +73,7 @@ def _tokens(
 ) -> Iterator[int]:
     """What the model says after `ids`, without the separator."""
     decoder = Decoder(weights)
-    try:
+    with refusals("The model cannot be computed"):
         for token in ids:
             logits = decoder.feed(token)
         for position in range(max_new):
@@ -83,8 +83,6 @@ def _tokens(
             yield token
             if position + 1 < max_new:
                 logits = decoder.feed(token)
-    except kernels.NonFiniteInputError as error:
-        raise NonFiniteError(f"The model cannot be computed: {error}") from None
 
 
 def _pieces(tokenizer: Tokenizer, before: int, tokens: Iterator[int]) -> Iterator[str]:

@@ -9,23 +9,21 @@ May import: the rest of `train`, config, errors.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pnode.config import RunConfig
 from p2pnode.errors import (
-    ArithmeticUnsoundError,
     CheckpointError,
     NonFiniteError,
     P2PNodeError,
     RunMismatchError,
 )
 from p2pnode.train import codec, model
-from p2pnode.train.arithmetic import kernels
+from p2pnode.train.arithmetic import kernels, refusals
 from p2pnode.train.data import Dataset
 from p2pnode.train.evidence import (
     AppliedInfo,
@@ -63,17 +61,6 @@ class Lent:
 
     state: State
     weights: Weights
-
-
-@contextlib.contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Turn the kernels' refusals into this project's errors, with what was being done."""
-    try:
-        yield
-    except kernels.NonFiniteInputError as error:
-        raise NonFiniteError(f"{what}: {error}") from None
-    except (kernels.FloatModeError, kernels.UnsoundError) as error:
-        raise ArithmeticUnsoundError(f"{what}: {error}") from None
 
 
 class Trainer:
@@ -190,7 +177,7 @@ class Trainer:
         if reference:
             w = Weights(self._reference_kernels(), self.config.model, at.state.weights)
         inputs, targets = self.dataset.slot(step, slot, self.config)
-        with _named(f"slot {slot} of step {step}"):
+        with refusals(f"slot {slot} of step {step}"):
             return slot_gradient(w, at.state, slot, inputs, targets)
 
     def _weights_of(self, state: State) -> Weights:
@@ -304,7 +291,7 @@ class Trainer:
             raise TrainerError("the largest gradients are not one 31-bit integer per tensor")
         if expected_checksum is not None and (checksum(total) - expected_checksum) % 2**63:
             raise TrainerError(f"the sum of step {step} does not have its slots' checksum")
-        with _named(f"step {step} was not applied"):
+        with refusals(f"step {step} was not applied"):
             update = apply_update(self.kernels, base, total, max_abs, self._spare)
         self._spare = None
         state_hash = update.state.hash()
@@ -323,7 +310,7 @@ class Trainer:
         if self._committed.hash() != self._committed_hash:
             return VerifyResult(step + 1, b"", False, ("committed state",))
         try:
-            with _named(f"step {step} applied again"):
+            with refusals(f"step {step} applied again"):
                 base = dataclasses.replace(self._committed, config=pending.state.config)
                 again = apply_update(
                     self._reference_kernels(), base, pending.total, pending.max_abs
@@ -395,7 +382,7 @@ class Trainer:
         loss = tokens = 0
         for index in range(self.config.eval_slots):
             inputs, targets = self.dataset.heldout_slot(index, self.config)
-            with _named(f"the held-out loss after {self._committed.step} steps"):
+            with refusals(f"the held-out loss after {self._committed.step} steps"):
                 loss += model.loss(w, inputs, targets)
             tokens += inputs.size
         return HeldOut(self._committed.step, loss, tokens)

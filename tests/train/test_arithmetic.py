@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import p2pnode
-from p2pnode.errors import ArithmeticUnsoundError
+from p2pnode.errors import ArithmeticUnsoundError, NonFiniteError
 from p2pnode.train import arithmetic
+from p2pnode.train.arithmetic import kernels, refusals
 
 ROOT = Path(p2pnode.__file__).resolve().parent.parent
 
@@ -73,3 +74,16 @@ def test_types_pickle_by_the_registered_name():
     kind = arithmetic.kernels.Quantised
     assert kind.__module__.startswith("p2pnode_kernels.")
     assert pickle.loads(pickle.dumps(kind)) is kind  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize(
+    ("error", "ours"),
+    [
+        (kernels.NonFiniteInputError, NonFiniteError),
+        (kernels.FloatModeError, ArithmeticUnsoundError),
+        (kernels.UnsoundError, ArithmeticUnsoundError),
+    ],
+)
+def test_refusals_become_errors_of_the_project(error: type[Exception], ours: type) -> None:
+    with pytest.raises(ours, match="slot 3: why"), refusals("slot 3"):
+        raise error("why")

@@ -158,7 +158,7 @@ def test_clamped_gradients_are_counted_and_raise_the_grid(micro):
     assert all(e.clamps > 0 for e in result.evidence)
     assert max(max(e.max_abs) for e in result.evidence) <= limit
     micro.apply(0, result.sum, result.max_abs)
-    assert all(e > -60 for e in micro._newest.position.exponents)
+    assert all(e > -60 for e in micro.newest.position.exponents)
 
 
 def test_the_grid_follows_the_gradients(micro):
