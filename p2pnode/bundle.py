@@ -28,10 +28,10 @@ from p2pnode.limits import LIMITS
 from p2pnode.train import codec
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import load
-from p2pnode.train.data import Tokens
 from p2pnode.train.evidence import GradientSum, SlotEvidence
 from p2pnode.train.finder import Difference
 from p2pnode.train.state import State, little_endian
+from p2pnode.train.windows import Tokens
 
 FORMAT = 1
 CASE, STATE, SUMS = "case.json", "state.safetensors", "sums.i32"

@@ -21,7 +21,14 @@ from p2pnode.cli_types import (
 )
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import UsageError
-from p2pnode.node_config import NodeConfig, default_home, ice_servers, room_code, signal_url
+from p2pnode.node_config import (
+    NodeConfig,
+    TextChoice,
+    default_home,
+    ice_servers,
+    room_code,
+    signal_url,
+)
 
 JOIN_HELP = """Join a room and train. The first machine in a room is its host: it is
 asked to approve each machine that joins, types `start`, and its run options
@@ -264,7 +271,22 @@ def _add_run_options(command: argparse.ArgumentParser, preset: str = "tiny") -> 
         "--data",
         metavar="PATH",
         default=None,
-        help="a text file or a folder of them (default: the built-in English corpus)",
+        help="text: a file, a folder, a pattern, http(s)://, hf:// or another fsspec URL; plain "
+        "text, .jsonl(.gz|.zst), or .parquet, which is read by row groups while the run goes on; "
+        "`fineweb-edu` is the 10BT sample (default: the built-in English corpus)",
+    )
+    run.add_argument(
+        "--column",
+        default="text",
+        metavar="NAME",
+        help="column of .parquet and .jsonl files that holds the text (default text)",
+    )
+    run.add_argument(
+        "--tokenizer",
+        default=None,
+        metavar="FILE",
+        help="a Hugging Face tokenizer.json, by path or hub name (default: the bytes themselves; "
+        "members get it from the host)",
     )
     run.add_argument("--steps", type=positive, default=None, help="optimizer steps")
     run.add_argument(
@@ -312,6 +334,10 @@ def _run_options(arguments: argparse.Namespace) -> RunOptions:
     return RunOptions(**{name: getattr(arguments, name) for name in RunOptions.__struct_fields__})
 
 
+def _text(arguments: argparse.Namespace) -> TextChoice:
+    return TextChoice(arguments.data, arguments.column, arguments.tokenizer)
+
+
 def _join(arguments: argparse.Namespace) -> int:
     import asyncio
 
@@ -351,7 +377,7 @@ def _join(arguments: argparse.Namespace) -> int:
     )
     serve = (arguments.bind, arguments.port) if arguments.serve else None
     return asyncio.run(
-        join(config, _run_options(arguments), arguments.data, arguments.resume, serve)
+        join(config, _run_options(arguments), _text(arguments), arguments.resume, serve)
     )
 
 
@@ -365,7 +391,7 @@ def _demo(arguments: argparse.Namespace) -> int:
             joins=tuple(arguments.join),
             reference=arguments.reference_nodes,
             out=arguments.out or next_folder(Path("p2pnode-runs")),
-            data=arguments.data,
+            text=_text(arguments),
             options=_run_options(arguments),
             json=arguments.json,
         )

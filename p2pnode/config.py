@@ -81,6 +81,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     early_stop: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """The run ends early when so many held-out losses in a row are not below the best before them;
     0: never. Left out of the canonical form if 0, so that older runs keep their hashes."""
+    probe: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of how the tokenizer encodes a probe text; empty for bytes, so that configurations
+    from before there was this field keep their hashes."""
     past: Annotated[tuple[Past, ...], Meta(max_length=32)] = ()
     """What this run's first steps were made with, if it continues another run."""
     init: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -235,8 +238,20 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Raise ConfigError now for what would make every configuration impossible."""
         self.config(arithmetic_version=1, gates_digest="0" * 64, data="0" * 64)
 
-    def config(self, *, arithmetic_version: int, gates_digest: str, data: str) -> RunConfig:
-        """The run configuration these options mean. Raises ConfigError with a sentence."""
+    def config(
+        self,
+        *,
+        arithmetic_version: int,
+        gates_digest: str,
+        data: str,
+        tokenizer: str = BYTES,
+        probe: str = "",
+        vocabulary: int = 256,
+    ) -> RunConfig:
+        """The run configuration these options mean. Raises ConfigError with a sentence.
+
+        tokenizer, probe: as in RunConfig. vocabulary: the model's.
+        """
         preset = PRESETS.get(self.preset)
         if preset is None:
             raise ConfigError(f"no preset {self.preset!r}; there are {', '.join(PRESETS)}")
@@ -251,8 +266,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             arithmetic_version=arithmetic_version,
             gates_digest=gates_digest,
             data=data,
-            tokenizer="bytes",
-            model=msgspec.structs.replace(preset.model, **shape),
+            tokenizer=tokenizer,
+            probe=probe,
+            model=msgspec.structs.replace(preset.model, vocab=vocabulary, **shape),
             seed=self.seed,
             steps=steps,
             slots=preset.slots if self.slots is None else self.slots,

@@ -25,6 +25,7 @@ import msgspec
 from p2pnode.config import RunOptions
 from p2pnode.errors import DivergenceError, P2PNodeError, UsageError
 from p2pnode.limits import LIMITS
+from p2pnode.node_config import TextChoice
 from p2pnode.protocol.code import generate_code
 from p2pnode.ui.events import (
     Computing,
@@ -50,7 +51,7 @@ class Plan:
     joins: tuple[tuple[int, int], ...]
     reference: tuple[int, ...]
     out: Path
-    data: str | None
+    text: TextChoice
     options: RunOptions
     json: bool
 
@@ -292,8 +293,11 @@ class Cluster:
             str(self._scratch / str(number)),
         ]
         arguments += ["--out", str(self._plan.out / f"node-{number}")]
-        if self._plan.data is not None:
-            arguments += ["--data", self._plan.data]
+        text = self._plan.text
+        if text.data is not None:
+            arguments += ["--data", text.data, "--column", text.column]
+        if text.tokenizer is not None:
+            arguments += ["--tokenizer", text.tokenizer]
         if number in self._plan.reference:
             arguments += ["--reference"]
         if number == 1:

@@ -70,6 +70,10 @@ class DataError(P2PNodeError):
     exit_code = 9
 
 
+class SourceAwayError(DataError):
+    """Where the text comes from does not answer, or breaks off again and again; it may return."""
+
+
 class CheckpointError(P2PNodeError):
     """A checkpoint cannot be read or written, or is not what it claims to be."""
 

@@ -1,10 +1,11 @@
 """`eval`: how well a checkpoint predicts held-out text, or a text of one's own.
 
-May import: train, limits, errors.
+May import: texts, train, node_config, limits, errors.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ import psutil
 
 from p2pnode.errors import DataError
 from p2pnode.limits import LIMITS, MIB
+from p2pnode.node_config import TextChoice
+from p2pnode.texts import text_of_resumed_run
 from p2pnode.train.arithmetic import kernels
-from p2pnode.train.data import open_dataset
 from p2pnode.train.evaluate import Batch, Score, evaluate, heldout_batches, text_batches
 from p2pnode.train.files import read_texts
 from p2pnode.train.generate import check_fits
@@ -50,8 +52,11 @@ def evaluate_checkpoint(
 def _text(trained: Trained, data: str | None) -> tuple[str, list[Batch]]:
     """What is read, as a phrase, and the tokens. Raises DataError."""
     state, tokenizer = trained.state, trained.tokenizer
-    dataset = open_dataset(data)
-    if dataset.manifest.hash() == state.config.data:
+    dataset = None
+    with contextlib.suppress(DataError):  # then it is another text
+        folder = trained.path.parent
+        dataset = text_of_resumed_run(TextChoice(data), state.config, folder, None)
+    if dataset is not None:
         dataset.check(state.config)
         return "held-out text of the run", heldout_batches(dataset, state)
     if data is None:

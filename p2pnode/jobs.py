@@ -17,13 +17,14 @@ import numpy as np
 
 from p2pnode.bundle import Bundles
 from p2pnode.config import RunConfig
-from p2pnode.errors import CheckpointError, DiskFullError, NonFiniteError
+from p2pnode.errors import CheckpointError, DataError, DiskFullError, NonFiniteError
 from p2pnode.keeper import CommitResult, Keeper
 from p2pnode.protocol import effects, events, fetch
 from p2pnode.protocol.messages import Buffer, Shard, SlotEvidence, as_weight
 from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder
+from p2pnode.train.data import Dataset
 from p2pnode.train.evidence import AppliedInfo, GradientSum
 from p2pnode.train.evidence import SlotEvidence as Stated
 from p2pnode.train.gradient import checksum
@@ -59,6 +60,11 @@ class Jobs:
         self._grid_limit = kernels.grid_limit(trainer.config.slots)
         self._partial = PartialFile(folder.folder)
         self._infos: dict[int, AppliedInfo] = {}
+
+    @property
+    def dataset(self) -> Dataset:
+        """The text that slots are computed on."""
+        return self._trainer.dataset
 
     def compute_next_slot(self, partial: PartialSet) -> events.Computed | events.SetRefused | None:
         """Add one more slot of the set; None while slots remain."""
@@ -196,7 +202,7 @@ class Jobs:
             stated, gradient = self._trainer.compute_lent(
                 effect.step - 1, slot, reference=effect.reference
             )
-        except TrainerError:
+        except (TrainerError, DataError):  # its state or its text is not here any more
             return events.Audited(effect.step, effect.slots, effect.reference, None)
         except NonFiniteError:
             return events.Audited(effect.step, effect.slots, effect.reference, ())
@@ -218,7 +224,10 @@ class Jobs:
         trainer, step = self._trainer, effect.step - 1
         if lent is None:
             return events.Diagnosed(effect.step, effect.slot, effect.peer, None, "", "")
-        truth, found = trainer.examine_slot(lent, effect.slot)
+        try:
+            truth, found = trainer.examine_slot(lent, effect.slot)
+        except DataError as error:
+            return events.Diagnosed(effect.step, effect.slot, effect.peer, None, "", str(error))
         said = effect.said
         saved = self._save(
             self._bundles.slot,

@@ -20,7 +20,7 @@ from p2pnode.net.ice import IcePolicy
 from p2pnode.net.nearby import find_nearby
 from p2pnode.net.signaling_url import is_loopback, server_url
 from p2pnode.node import Node
-from p2pnode.node_config import NodeConfig
+from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.protocol.code import RoomKeys, check_code, derive, generate_code
 from p2pnode.protocol.identity import Identity, short_id
 from p2pnode.room import Ticket
@@ -32,7 +32,7 @@ from p2pnode.worker import Urgency, Worker
 async def join(
     config: NodeConfig,
     options: RunOptions,
-    data: str | None,
+    text: TextChoice,
     resume: str | None,
     serve: tuple[str, int] | None,
 ) -> int:
@@ -47,13 +47,13 @@ async def join(
             if serve is not None:
                 config = await stack.enter_async_context(_served(config, *serve))
             _check_nearby(config)
-            return await _join(config, options, data, resume, worker)
+            return await _join(config, options, text, resume, worker)
     finally:
         worker.close()
 
 
 async def _join(
-    config: NodeConfig, options: RunOptions, data: str | None, resume: str | None, worker: Worker
+    config: NodeConfig, options: RunOptions, text: TextChoice, resume: str | None, worker: Worker
 ) -> int:
     server = server_url(config.signal)
     identity = Identity.load_or_create(config.home / "identity.key")
@@ -69,7 +69,7 @@ async def _join(
     ticket = Ticket(config, identity, code, keys, server)
     with open_console(config.json_events, time.monotonic) as shown:
         console = EventLog(shown, config.out / "events.jsonl", time.monotonic)
-        node = Node(ticket, options, data, resume, worker=worker, console=console)
+        node = Node(ticket, options, text, resume, worker=worker, console=console)
         with _signals(node):
             await node.run()
     return 0

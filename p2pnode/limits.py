@@ -76,6 +76,18 @@ class Limits:
     """Canonical manifest: data_files entries with long names fit."""
     shared_data_bytes: int = 64 * MIB
     """Text handed to a peer that lacks it; larger sets are copied by other means."""
+    data_groups: int = 65_536
+    """Row groups that a run reads, of tables; the manifest names each: 8 MiB hold as many."""
+    group_bytes: int = 256 * MIB
+    """Text of one row group, which is read as a whole; a thousand web pages have 4 MB."""
+    whole_file_bytes: int = 1024 * MIB
+    """A file that its server sends only as a whole; it goes to a temporary file."""
+    block_cache_bytes: int = 16 * MIB
+    """Blocks of one remote file kept in memory."""
+    token_memory_bytes: int = 256 * MIB
+    """Encoded row groups kept in memory; a hundred of a thousand web pages have 200 MB."""
+    token_cache_bytes: int = 4 * 1024 * MIB
+    """Encoded row groups kept on disk; 2 * 10^9 tokens of two bytes."""
     tokenizer_bytes: int = 16 * MIB
     """A tokenizer file: those of 128,000 tokens have 9 MB."""
     vocabulary: int = 131_072

@@ -18,7 +18,6 @@ from p2pnode.chain_file import ChainFile
 from p2pnode.config import RunOptions
 from p2pnode.errors import (
     ConfigError,
-    DataError,
     NonFiniteError,
     P2PNodeError,
     PeerError,
@@ -31,9 +30,9 @@ from p2pnode.keeper import CommitResult, Keeper
 from p2pnode.ledger_share import LedgerShare
 from p2pnode.net import events as wire
 from p2pnode.net.watchdog import Watchdog
-from p2pnode.node_config import NodeConfig
+from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.orders import Orders, sentence
-from p2pnode.prepare import Preparation, Workshop, make_run_config, max_message, text_blob
+from p2pnode.prepare import Preparation, Workshop, max_message, text_blob
 from p2pnode.protocol import effects, events
 from p2pnode.protocol.chain import Chain, Records
 from p2pnode.protocol.identity import PeerId
@@ -58,6 +57,7 @@ from p2pnode.room import Room, Ticket
 from p2pnode.sampling import Samples
 from p2pnode.session import Outcome, Session
 from p2pnode.share import DataShare
+from p2pnode.texts import make_run_config
 from p2pnode.train.manifest import parse_manifest
 from p2pnode.ui.commands import Commands
 from p2pnode.ui.console import Console
@@ -83,14 +83,14 @@ class Node:
         self,
         ticket: Ticket,
         options: RunOptions,
-        data: str | None,
+        text: TextChoice,
         resume: str | None,
         *,
         worker: Worker,
         console: Console,
     ) -> None:
-        """`options`, `data` and `resume` (a checkpoint, or `auto`) make the run if this node is
-        the host; `data` is also where a member has the run's text. On the event loop."""
+        """`options`, `text` and `resume` (a checkpoint, or `auto`) make the run if this node is
+        the host; `text` is also where a member has the run's text. On the event loop."""
         self._config = ticket.config
         self._options = options
         self._resume = resume
@@ -106,7 +106,7 @@ class Node:
             self._signers,
             console.show,
         )
-        self._preparation = Preparation(ticket.config, data, worker, console.show)
+        self._preparation = Preparation(ticket.config, text, worker, console.show)
         self._workshop: Workshop | None = None
         self._manifest: bytes | None = None
         self._share: DataShare | None = None
@@ -265,16 +265,12 @@ class Node:
     async def _start_as_host(self) -> None:
         prepare = self._preparation
         state = await prepare.found_state(self._resume)
-        dataset = await prepare.own_text()
+        dataset = await prepare.own_text(self._options, state, self._resume)
         self._console.show(Info(text=f"Training on {dataset.description}."))
         if state is None:
             config = await prepare.compute(make_run_config, self._options, dataset)
         else:
             config = state.config
-        if config.data != dataset.manifest.hash():
-            raise DataError(
-                "The checkpoint was trained on other text; give the same --data as then."
-            )
         config, first = await prepare.given_weights(config, resumed=state is not None)
         prepare.check_memory(config, dataset.manifest)
         workshop = await prepare.workshop(config, dataset, first)
@@ -336,7 +332,7 @@ class Node:
             manifest = await prepare.compute(parse_manifest, raw)
             prepare.check_memory(chain.config, manifest)
             self._open_run(chain, raw)
-            dataset = await prepare.find_text(manifest, self._share, self._donors)
+            dataset = await prepare.find_text(manifest, chain.config, self._share, self._donors)
             first = None
             if self._first is not None:
                 first = await prepare.find_weights(chain.config, self._first, self._donors)

@@ -18,6 +18,17 @@ Approve = Literal["ask", "known", "all"]
 
 
 @dataclasses.dataclass(frozen=True)
+class TextChoice:
+    """What this machine's owner says of text: `--data`, `--column`, `--tokenizer`."""
+
+    data: str | None = None
+    """A path, a folder, a pattern or a URL; None: what the run needs, or the built-in text."""
+    column: str = "text"
+    tokenizer: str | None = None
+    """Path or hub name; None: that of the run, or bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
 class NodeConfig:
     """What `join` was told about this machine."""
 

@@ -16,19 +16,25 @@ import psutil
 
 from p2pnode import first_weights
 from p2pnode.config import RunConfig, RunOptions
-from p2pnode.errors import CheckpointError, ConfigError, MemoryNeedError
+from p2pnode.errors import CheckpointError, ConfigError, DataError, MemoryNeedError
 from p2pnode.first_weights import FirstWeights
 from p2pnode.limits import LIMITS
-from p2pnode.node_config import NodeConfig
+from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.protocol.chain import END, Chain
 from p2pnode.protocol.fetch import Blob
 from p2pnode.protocol.identity import PeerId
 from p2pnode.protocol.messages import HEADER_BYTES, PART_BYTES
 from p2pnode.share import DataShare, share
 from p2pnode.signatures import Signatures, file_of
+from p2pnode.texts import (
+    text_from_blob,
+    text_here,
+    text_of_new_run,
+    text_of_resumed_run,
+)
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder, load
-from p2pnode.train.data import Dataset, open_dataset
+from p2pnode.train.data import Dataset
 from p2pnode.train.footprint import footprint, megabytes
 from p2pnode.train.layout import layout_of
 from p2pnode.train.ledger import Ledger
@@ -84,13 +90,13 @@ class Preparation:
     def __init__(
         self,
         config: NodeConfig,
-        data: str | None,
+        choice: TextChoice,
         worker: Worker,
         show: Callable[[Event], None],
     ) -> None:
-        """`data`: where this machine has the run's text, if it has."""
+        """`choice`: where this machine has the run's text, if it has."""
         self._config = config
-        self._data = data
+        self._choice = choice
         self._worker = worker
         self._show = show
 
@@ -142,7 +148,7 @@ class Preparation:
 
     def check_memory(self, config: RunConfig, manifest: Manifest) -> None:
         """Say what the run takes here. Raises MemoryNeedError if there is not as much."""
-        need = footprint(config, manifest.size, audits=self._config.audit > 0)
+        need = footprint(config, manifest.held_bytes, audits=self._config.audit > 0)
         here = psutil.Process().memory_info().rss
         free = int(psutil.virtual_memory().available)
         if need.total - here > free:
@@ -158,28 +164,47 @@ class Preparation:
             )
         )
 
-    async def own_text(self) -> Dataset:
-        """The text that this machine's owner named, or the built-in one."""
-        return await self.compute(open_dataset, self._data)
+    async def own_text(
+        self, options: RunOptions, state: State | None, resume: str | None
+    ) -> Dataset:
+        """The text that this machine's owner named, or the built-in one; for a run that goes on
+        from `state`, the text of that."""
+        folder = self._config.out
+        if state is None:
+            work = self.compute(text_of_new_run, self._choice, options, folder)
+        else:
+            resumed = Path(resume) if resume not in (None, "auto") else None
+            work = self.compute(text_of_resumed_run, self._choice, state.config, folder, resumed)
+        return await self._patiently(work, "Still reading the text")
 
     async def find_text(
         self,
         manifest: Manifest,
+        config: RunConfig,
         source: DataShare | None,
         donors: Callable[[], Iterable[PeerId]],
     ) -> Dataset:
         """The run's text: from --data, built in, or from the other members. Then serve it too."""
-        if self._data is not None or manifest.kind == "builtin" or source is None:
-            dataset = await self.compute(open_dataset, self._data, manifest)
-        else:
-            size = min(manifest.size, LIMITS.shared_data_bytes)
-            text = f"Fetching the run's text ({size / 2**20:.1f} MiB) from the other machines …"
+        arguments = self._choice, manifest, config, self._config.out
+        dataset = await self._patiently(
+            self.compute(text_here, *arguments), "Still reading the text"
+        )
+        raw = None
+        if dataset is None and source is None:
+            raise DataError("This run trains on files that are not here; give them with --data.")
+        if dataset is None and source is not None:
+            size = manifest.blob_size
+            what = "text" if manifest.shared else "tokenizer"
+            text = f"Fetching the run's {what} ({size / 2**20:.1f} MiB) from the other machines …"
             self._show(Info(text=text))
             raw = await source.fetch(size, donors, self._show_progress)
-            dataset = await self.compute(Dataset.from_blob, manifest, raw)
-        blob = await self.compute(text_blob, dataset)
-        if source is not None and blob is not None:
-            source.serve(blob)
+            dataset = await self.compute(text_from_blob, *arguments, raw)
+        assert dataset is not None
+        # Who reads a table here reads it bit by bit, and has nothing whole to hand on.
+        if source is not None and not (dataset.remote and raw is None):
+            blob = await self.compute(text_blob, dataset)
+            if blob is not None:
+                source.serve(blob)
         return dataset
 
     def _show_progress(self, here: int, total: int) -> None:
@@ -197,6 +222,7 @@ class Preparation:
                 f"a message of {LIMITS.bulk_bytes // 2**20} MiB. Make it smaller."
             )
         self._show(Info(text="Preparing the kernels …"))
+        await self._patiently(self.compute(dataset.prepare, config), "Still fetching held-out text")
         trainer = await self._patiently(
             self.compute(self._trainer, config, dataset, first),
             "Still compiling the kernels (once per machine and version)",
@@ -231,21 +257,9 @@ class Preparation:
             task.cancel()
 
 
-def make_run_config(options: RunOptions, dataset: Dataset) -> RunConfig:
-    """In the computing thread: the configuration of a new run on this text."""
-    return options.config(
-        arithmetic_version=kernels.ARITHMETIC_VERSION,
-        gates_digest=kernels.gates_digest(),
-        data=dataset.manifest.hash(),
-    )
-
-
 def text_blob(dataset: Dataset) -> Blob | None:
     """In the computing thread: the text to hand to members, None if there is none or too much."""
-    manifest = dataset.manifest
-    if manifest.kind == "builtin" or manifest.size > LIMITS.shared_data_bytes:
-        return None
-    return share(dataset.blob())
+    return share(dataset.blob()) if dataset.manifest.blob_size else None
 
 
 def max_message(config: RunConfig) -> int:

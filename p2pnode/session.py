@@ -38,6 +38,7 @@ from p2pnode.protocol.identity import short_id
 from p2pnode.protocol.messages import Summary, encode
 from p2pnode.protocol.setup import Setup
 from p2pnode.protocol.text import visible
+from p2pnode.supply import Supply
 from p2pnode.train.evidence import AppliedInfo
 from p2pnode.ui.events import Checkpoint, Computing, Event, HeldOut, Info, Step, Warn
 from p2pnode.ui.metrics import Metrics, NodeShare, TimeSplit
@@ -116,6 +117,9 @@ class Session:
         self._finishing: asyncio.Future[Outcome] = self._loop.create_future()
         self._released: asyncio.Future[None] = self._loop.create_future()
         self.core = StepCore(setup)
+        self._supply = Supply(
+            jobs.dataset, config, worker, lambda lacking: self.handle(events.Supply(lacking)), show
+        )
         self._audits = Audits(
             jobs,
             worker,
@@ -182,6 +186,7 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
         self._sets.clear()
+        self._supply.close()
         self._audits.close()
         for task in self._tasks:
             task.cancel()
@@ -279,6 +284,10 @@ class Session:
         while self._sets:
             partial = self._sets[0]
             step = partial.effect.step
+            self._supply.go_to(step)
+            await self._supply.here()
+            if not self._sets or self._sets[0] is not partial:
+                continue  # it went to somebody who has the text
             if step > self._announced:
                 self._announced = step
                 self._show(Computing(step=step, slots=len(partial.effect.slots)))

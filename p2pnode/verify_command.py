@@ -1,7 +1,7 @@
 """`verify`: computes steps of a run again, from the nearest checkpoint, and says whether they come
 out as the run's ledger says; if not, which step, tensor and operation differ first.
 
-May import: first_weights, signatures, train, protocol, config, errors.
+May import: texts, first_weights, signatures, train, protocol, config, node_config, errors.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from p2pnode.errors import (
     UsageError,
 )
 from p2pnode.first_weights import kept
+from p2pnode.node_config import TextChoice
 from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.identity import short_id
 from p2pnode.protocol.messages import SlotEvidence, Summary
 from p2pnode.signatures import file_of, read
+from p2pnode.texts import text_of_resumed_run
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.compare import RunFiles
-from p2pnode.train.data import open_dataset
 from p2pnode.train.evidence import GradientSum
 from p2pnode.train.finder import WHOLE, Difference, difference_in_apply
 from p2pnode.train.layout import F32
@@ -66,7 +67,8 @@ def verify(
     say(f"Run {run_id.hex()[:8]}: the chain of the ledger's {len(entries)} steps is whole.")
     _check_signatures(path, run_id, entries, say)
     kernels.use_threads(threads)
-    trainer = Trainer(config, open_dataset(data), first=_first(path.parent, config))
+    text = text_of_resumed_run(TextChoice(data), config, path.parent, None)
+    trainer = Trainer(config, text, first=_first(path.parent, config))
     files = RunFiles(path.parent, config, [known.entry.state for known in entries])
     start = files.nearest(first - 1)
     trainer.restart(config, start)

@@ -22,7 +22,7 @@ from p2pnode import __version__, cli, errors, generate_command
 from p2pnode import demo as demo_module
 from p2pnode import join as join_module
 from p2pnode.config import PRESETS, RunOptions
-from p2pnode.node_config import NodeConfig
+from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.protocol.code import generate_code
 
 ROOT = Path(__file__).parents[1]
@@ -277,7 +277,7 @@ def test_join_passes_on_what_it_was_told(join: Callable[..., Joined], tmp_path: 
         seed=9,
         eval_every=0,
     )
-    assert (seen.data, seen.resume, seen.serve) == ("texts", "auto", None)
+    assert (seen.data, seen.resume, seen.serve) == (TextChoice("texts"), "auto", None)
 
 
 def test_join_by_itself(join: Callable[..., Joined]) -> None:
@@ -417,6 +417,7 @@ def test_demo_passes_on_what_it_was_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
         [
             *("demo", "--nodes", "2", "--kill", "1@5", "--kill", "2@6", "--join", "3@7"),
             *("--reference-nodes", "2,3", "--out", "there", "--data", "texts", "--json"),
+            *("--column", "body", "--tokenizer", "words.json"),
             *("--steps", "9"),
         ]
     ) == (0)
@@ -427,7 +428,7 @@ def test_demo_passes_on_what_it_was_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
         joins=(),
         reference=(),
         out=Path("p2pnode-runs/demo-1"),
-        data=None,
+        text=TextChoice(),
         options=RunOptions(preset="nano"),
         json=False,
     )
@@ -437,7 +438,7 @@ def test_demo_passes_on_what_it_was_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
         joins=((3, 7),),
         reference=(2, 3),
         out=Path("there"),
-        data="texts",
+        text=TextChoice("texts", "body", "words.json"),
         options=RunOptions(preset="nano", steps=9),
         json=True,
     )

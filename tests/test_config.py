@@ -134,6 +134,7 @@ CHANGED = {
     "eval_slots": 5,
     "early_stop": 3,
     "past": (Past(10, 100, 1e-3, 5),),
+    "probe": "a" * 64,
     "init": "e" * 64,
 }
 CHANGED_MODEL = {"vocab": 512, "width": 192, "layers": 5, "heads": 6, "ffn": 257, "seq_len": 127}

@@ -19,6 +19,7 @@ from p2pnode import demo as demo_module
 from p2pnode.config import RunOptions
 from p2pnode.demo import Cluster, Node, Plan, next_folder
 from p2pnode.errors import ConfigError, DataError, DivergenceError, P2PNodeError, UsageError
+from p2pnode.node_config import TextChoice
 from p2pnode.ui.events import Computing, HeldOut, Invite, Warn, to_json
 from tests.net.fakes import until
 from tests.ui.test_events import FINISHED, STARTED, STEP
@@ -33,7 +34,7 @@ def plan(tmp_path: Path) -> Callable[..., Plan]:
             "joins": (),
             "reference": (),
             "out": tmp_path / "out",
-            "data": None,
+            "text": TextChoice(),
             "options": RunOptions(preset="nano", steps=10),
             "json": False,
         }

@@ -19,7 +19,7 @@ LAYERS = (
     ),
     ("p2pnode.node",),
     ("p2pnode.prepare",),
-    ("p2pnode.first_weights",),
+    ("p2pnode.first_weights", "p2pnode.texts"),
     (
         *("p2pnode.room", "p2pnode.session", "p2pnode.share", "p2pnode.orders"),
         "p2pnode.ledger_share",
@@ -28,8 +28,10 @@ LAYERS = (
     ("p2pnode.audits",),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),
     ("p2pnode.bundle", "p2pnode.export", "p2pnode.keeper", "p2pnode.signatures"),
+    ("p2pnode.supply",),
     ("p2pnode.ui", "p2pnode.net"),
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
+    ("p2pnode.sources",),
     ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
     ("p2pnode.memberships", "p2pnode.chain_file", "p2pnode.private_file"),
     ("p2pnode.errors",),
@@ -40,6 +42,7 @@ SOLE_IMPORTERS = {
     "kernels": ("p2pnode.train.arithmetic",),
     "prompt_toolkit": ("p2pnode.ui",),
     "tokenizers": ("p2pnode.train.tokenizer",),
+    "pyarrow": ("p2pnode.sources.table",),
     "numba": ("kernels",),
     "p2pnode.rehearse": ("p2pnode.cli_tools", "p2pnode.rehearse_command"),
     "asyncio": (
@@ -53,18 +56,14 @@ SOLE_IMPORTERS = {
             "p2pnode.ui",
             "p2pnode.prepare",
             "p2pnode.audits",
+            "p2pnode.supply",
         ),
         *("p2pnode.bench", "signaling"),
     ),
     "time": (
         *("p2pnode.demo", "p2pnode.join", "p2pnode.net", "p2pnode.rehearse_command"),
-        *(
-            "p2pnode.audits",
-            "p2pnode.bench",
-            "p2pnode.verify_command",
-            "p2pnode.worker",
-            "signaling",
-        ),
+        *("p2pnode.audits", "p2pnode.bench", "p2pnode.sources", "p2pnode.verify_command"),
+        *("p2pnode.worker", "signaling"),
     ),
 }
 

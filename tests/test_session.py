@@ -29,6 +29,7 @@ from p2pnode.protocol.messages import Shard, Summary, Want
 from p2pnode.protocol.setup import Setup
 from p2pnode.session import Session
 from p2pnode.train.checkpoint import CheckpointFolder, load
+from p2pnode.train.data import open_dataset
 from p2pnode.train.evidence import AppliedInfo, HeldOut
 from p2pnode.train.ledger import Ledger
 from p2pnode.ui import events as ui
@@ -91,6 +92,7 @@ class FakeJobs:
         self.raises: dict[str, BaseException] = {}
         self.result = CommitResult(None, None, None)
         self.rewinds: list[Any] = []
+        self.dataset = open_dataset(None)
 
     def _note(self, what: str) -> None:
         self.entered.set()

@@ -13,9 +13,10 @@ import torch
 from p2pnode.bench.torch_model import TorchModel
 from p2pnode.config import RunConfig
 from p2pnode.train.arithmetic import kernels
-from p2pnode.train.data import Dataset, Tokens
+from p2pnode.train.data import Dataset
 from p2pnode.train.layout import layout_of
 from p2pnode.train.update import initial_state
+from p2pnode.train.windows import Tokens
 
 
 def train(run: RunConfig, data: Dataset) -> float:

@@ -71,6 +71,7 @@ class Beacon:
             checked=self._check.vouched,
             claim=self._claim(),
             auditing=board.auditing,
+            lacking=board.lacking,
             leaving=board.leaving,
         )
 
@@ -98,6 +99,7 @@ class Beacon:
             self._claim(),
             board.auditing,
             board.setup.run,
+            board.lacking,
             board.leaving,
         )
         if told == self._told and board.now < self.next_at:

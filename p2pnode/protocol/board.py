@@ -58,6 +58,8 @@ class Board:
         self.detail = ""
         self.last_step = setup.steps
         self.leaving = False
+        self.lacking = False
+        """The text of this node's slots cannot be had at the moment."""
         self.auditing = 0
         """Sets of others that are computed again here."""
         self.wronged = False

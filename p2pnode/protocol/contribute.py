@@ -42,10 +42,14 @@ class Contributor:
         """Nobody needs the set that is being computed. It took at least this long."""
         if self._running is not None:
             elapsed = self._board.now - self._started
-            if self.speed * elapsed > len(self._running):
+            if self.speed * elapsed > len(self._running) and not self._board.lacking:
                 self.speed = len(self._running) / elapsed
             self._board.out.append(CancelCompute(self._board.applied + 1, self._running))
             self._running = None
+
+    def supplied(self) -> None:
+        """The text has come, or is waited for: what a set takes is measured from now on."""
+        self._started = self._board.now
 
     def step_changed(self) -> None:
         """Another state: gradients of the old one are of no use but for the check of its step."""

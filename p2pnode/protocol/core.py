@@ -248,6 +248,9 @@ class StepCore:
                     board.put_out()
                 else:
                     self._election.begin(lead)
+            case ev.Supply(lacking):
+                board.lacking = lacking
+                self._contributor.supplied()
             case ev.Tick():
                 pass
         return False

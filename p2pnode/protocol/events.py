@@ -250,6 +250,13 @@ class LeaveRequested:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Supply:
+    """Whether the text of this node's slots is lacking, and has been for a while."""
+
+    lacking: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tick:
     """`next_deadline()` has come."""
 
@@ -278,5 +285,6 @@ Event: TypeAlias = (
     | RosterChanged
     | Redirected
     | LeaveRequested
+    | Supply
     | Tick
 )

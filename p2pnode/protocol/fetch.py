@@ -130,7 +130,7 @@ class Fetcher:
     @property
     def progress(self) -> tuple[int, int]:
         """Bytes here and bytes in all (0 until known)."""
-        return self.size - PART_BYTES * len(self._missing) if self.size else 0, self.size
+        return max(0, self.size - PART_BYTES * len(self._missing)), self.size
 
     def blob(self) -> bytearray:
         """The whole blob, once `done`; every part matched its hash."""

@@ -8,6 +8,8 @@ who does the work and whose hash a commit waits for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from p2pnode.protocol.board import Board, short
 from p2pnode.protocol.effects import Kind
 from p2pnode.protocol.messages import PeerId, Plan, PlanKey, Slots, Status
@@ -92,11 +94,13 @@ class Lead:
             return self._make(step, able, views, {}, (), len(able), self._freeze(step, views))
         roster = [peer for peer in old.roster if peer in able]
         kept: dict[Slots, tuple[PeerId, ...]] = {}
+        starved = _starved(old, views)
         if old.key.term == board.term and len(roster) == len(old.roster):
             extra = self._backup(old, frontier, views)
-            if extra is None:
+            if extra is None and not starved:
                 return None
-            kept[extra[0]] = extra[1]
+            if extra is not None:
+                kept[extra[0]] = extra[1]
         elif not roster:
             roster = able
         # Gradients that are there first, then work that was given and may be under way.
@@ -105,6 +109,8 @@ class Lead:
                 for slots in views[peer].sets:
                     kept.setdefault(slots, (peer,))
         for work in old.work:
+            if work.slots in starved:
+                continue
             kept.setdefault(work.slots, tuple(old.roster[i] for i in work.workers))
         before = [old.roster[i] for i in old.owners]
         return self._make(step, roster, views, kept, before, len(old.owners), old.freeze)
@@ -133,7 +139,7 @@ class Lead:
             observers=tuple(
                 peer for peer in board.peers.members if peer in views and peer not in roster
             ),
-            work=assign(roster, board.setup.slots, speeds, kept),
+            work=assign(roster, board.setup.slots, speeds, kept, _lacking(roster, views)),
             owners=assign_owners(roster, before, shards),
             freeze=freeze,
             excluded=tuple(sorted(board.excluded)),
@@ -235,3 +241,21 @@ class Lead:
             return None
         helper = max(idle, key=lambda peer: (views[peer].speed, -board.peers.rank(peer)))
         return late[0].slots, (plan.roster[late[0].workers[0]], helper)
+
+
+def _lacking(roster: Iterable[PeerId], views: dict[PeerId, Status]) -> set[PeerId]:
+    """Those of the roster that have no text to compute on."""
+    return {peer for peer in roster if peer in views and views[peer].lacking}
+
+
+def _starved(plan: Plan, views: dict[PeerId, Status]) -> set[Slots]:
+    """Sets that wait for text nobody of their workers has, while others of the roster have it."""
+    lacking = _lacking(plan.roster, views)
+    if all(peer in lacking for peer in plan.roster if peer in views):
+        return set()
+    done = {slots for view in views.values() for slots in view.holds(plan.step)}
+    return {
+        work.slots
+        for work in plan.work
+        if work.slots not in done and all(plan.roster[i] in lacking for i in work.workers)
+    }

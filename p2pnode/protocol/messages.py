@@ -215,6 +215,9 @@ class Status(_Message, frozen=True, tag=1):
     auditing: Count
     """Sets of others that the sender computes again, or has found wrong and that no record has
     taken back; the run does not end before."""
+    lacking: bool
+    """The text of the sender's slots is not there and cannot be had at the moment: the leader gives
+    it none as long as others have it."""
     leaving: bool
 
     def holds(self, step: int) -> tuple[Slots, ...]:

@@ -5,7 +5,7 @@ May import: errors, messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from p2pnode.errors import PeerError
 from p2pnode.protocol.messages import PeerId, Plan, PlanKey, Slots, Work
@@ -69,13 +69,16 @@ def assign(
     slots: int,
     speeds: Mapping[PeerId, float],
     kept: Mapping[Slots, tuple[PeerId, ...]],
+    lacking: Collection[PeerId] = (),
 ) -> tuple[Work, ...]:
     """Sets for a step: `kept` ones stay with their workers, the other slots go where most of a
-    share in proportion to speed is still open. An unknown speed (0) counts as the mean."""
+    share in proportion to speed is still open. An unknown speed (0) counts as the mean. Peers that
+    are `lacking` the text get none, unless all are."""
     position = {peer: i for i, peer in enumerate(roster)}
     known = [speeds[peer] for peer in roster if speeds.get(peer, 0.0) > 0.0]
     mean = sum(known) / len(known) if known else 1.0
-    weights = [speeds.get(peer, 0.0) or mean for peer in roster]
+    able = [peer for peer in roster if peer not in lacking] or roster
+    weights = [(speeds.get(peer, 0.0) or mean) if peer in able else 0.0 for peer in roster]
     total = sum(weights)
     work = []
     load = [0.0] * len(roster)

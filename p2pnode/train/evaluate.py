@@ -13,10 +13,11 @@ import numpy as np
 
 from p2pnode.train import float_model, model
 from p2pnode.train.arithmetic import kernels, refusals
-from p2pnode.train.data import Dataset, Tokens
+from p2pnode.train.data import Dataset
 from p2pnode.train.state import State
 from p2pnode.train.tokenizer import Tokenizer
 from p2pnode.train.weights import Weights
+from p2pnode.train.windows import Tokens
 
 Batch = tuple[Tokens, Tokens]
 """Inputs and targets, each int32 [B, T]."""

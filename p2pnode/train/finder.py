@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from p2pnode.config import ModelConfig
 from p2pnode.train.arithmetic import kernels
-from p2pnode.train.data import Tokens
 from p2pnode.train.gradient import slot_gradient
 from p2pnode.train.layout import F32
 from p2pnode.train.state import State
 from p2pnode.train.update import apply_update
 from p2pnode.train.weights import Weights
+from p2pnode.train.windows import Tokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from p2pnode.train import model
 from p2pnode.train.arithmetic import kernels
-from p2pnode.train.data import Tokens
 from p2pnode.train.evidence import GradientSum, SlotEvidence
 from p2pnode.train.state import State, little_endian
 from p2pnode.train.weights import Weights
+from p2pnode.train.windows import Tokens
 
 CHECKSUM_MODULUS = 1 << 63
 _BLOCK = 1 << 16

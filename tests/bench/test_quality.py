@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from p2pnode.bench import quality
-from p2pnode.errors import ConfigError, UsageError
+from p2pnode.errors import UsageError
 from p2pnode.train.data import open_dataset
 
 
@@ -27,12 +27,10 @@ def test_verdict(differences: dict[float, list[float]], passed: bool) -> None:
     assert text.count("\n") == 4
 
 
-@pytest.mark.parametrize(
-    "options", [["--rates", "fast"], ["--rates", "0.001,7"], ["--seeds", "0"], ["--steps", "0"]]
-)
+@pytest.mark.parametrize("options", [["--rates", "fast"], ["--seeds", "0"], ["--steps", "0"]])
 def test_impossible_options_are_refused(options: list[str]) -> None:
     pytest.importorskip("torch", reason="PyTorch is in an extra of its own")
-    with pytest.raises((UsageError, ConfigError)):
+    with pytest.raises(UsageError):
         quality.main(options)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -14,11 +13,9 @@ from p2pnode.export import html
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.decoder import Decoder
 from p2pnode.train.generate import generate
-from p2pnode.train.sampler import WEIGHT_ONE, Sampler
-from p2pnode.train.tokenizer import byte_tokenizer, from_json
+from p2pnode.train.sampler import Sampler
 from p2pnode.train.weights import Weights
 from tests.export.browser import PROGRAM, browser
-from tests.train.tokenizers import TEXT, bpe
 
 if PROGRAM is None:
     pytest.skip("Chromium is not installed (apt-get install chromium)", allow_module_level=True)
@@ -59,12 +56,11 @@ def logits_after(trained, ids):
     return np.stack([decoder.feed(i) for i in ids])
 
 
-@pytest.mark.parametrize("shape", ["micro", "nano"])  # of 8 and 16 channels a head
-async def test_its_logits_have_the_bits_of_ours(make, opened, shape):
-    """Every position of a text that is longer than the cache: a lost rounding shows in few."""
-    trained = make(shape=shape)
+async def test_its_logits_have_the_bits_of_ours(make, opened):
+    """Every position of a text that is longer than the cache."""
+    trained = make(shape="nano")
     seq_len = trained.state.config.model.seq_len
-    ids = np.random.default_rng(1).integers(0, 256, max(100, seq_len + 9)).tolist()
+    ids = np.random.default_rng(1).integers(0, 256, seq_len + 9).tolist()
     page = await opened(trained)
     bits = await page.evaluate(
         "(() => { const d = new Decoder(page.shape, weights);"
@@ -91,47 +87,19 @@ async def test_its_exp_is_ours(make, opened):
     assert np.array_equal(np.array(bits, np.int32), ours)
 
 
-SPOKEN = "In 1,024 of 2026 years aaaaa baaaad!!! hmmmm it's they'll   ok...\n\n\n"
-
-
-async def test_it_reads_text_as_the_tokenizer_does(make, opened):
-    page = await opened(make())
-    for tokenizer in (byte_tokenizer(), from_json(bpe(700, [*TEXT, *[SPOKEN] * 20]))):
-        facts = msgspec.json.encode(html._vocabulary(tokenizer)).decode()
-        await page.evaluate(f"globalThis.other = new Tokenizer({facts}); 0")
-        for prompt in [*PROMPTS, SPOKEN, "aaa aaaa !!!! 7  8   9", "".join(TEXT[:3])]:
-            ids = await page.evaluate(f"other.encode({as_script(prompt)})")
-            assert ids == tokenizer.encode(prompt).tolist(), prompt
-            back = await page.evaluate(f"{ids}.flatMap((i) => Array.from(other.decode(i)))")
-            assert bytes(back) == tokenizer.decode(ids)
-        half = await page.evaluate(r"other.encode('a\ud800b')")
-        assert half == tokenizer.encode("a\ud800b").tolist()
-
-
-async def test_it_draws_from_any_logits_as_the_sampler_does(make, opened, monkeypatch):
-    """Ties, tokens that weigh nothing, and a draw that lies on the border between two tokens."""
-    page = await opened(make())
-    ops = kernels.load(reference=True)
-    rng = np.random.default_rng(3)
-    for temperature, top_k, top_p, seed in ((0.7, 0, 1.0, 4), (1.0, 7, 0.8, 5), (1e-3, 0, 1.0, 6)):
-        logits = (rng.integers(-40, 40, 256) / 8).astype(np.float32) + np.float32(1e-3)
-        ours = Sampler(ops, temperature, top_k, top_p, seed)
-        options = f"{{temperature: {temperature}, topK: {top_k}, topP: {top_p}, seed: {seed}n}}"
-        await page.evaluate(
-            f"globalThis.logits = Float32Array.from({logits.view(np.int32).tolist()}, bitsFloat);"
-            f"globalThis.sampler = new Sampler({options}); 0"
-        )
-        drawn = await page.evaluate("Array.from({length: 60}, (_, i) => sampler.pick(logits, i))")
-        assert drawn == [ours.pick(logits, i) for i in range(60)]
-        order = np.argsort(-logits, kind="stable")
-        lowered = (logits[order] - logits[order[0]]) / np.float32(temperature)
-        weights = (ops.exp(lowered) * np.float32(WEIGHT_ONE)).astype(np.int64)
-        assert await page.evaluate(f"sampler.weights(logits, {order.tolist()})") == weights.tolist()
-    monkeypatch.setattr(kernels, "random_u64", lambda *_: np.array([1 << 63], np.uint64))
-    border = "Object.assign(new Sampler({temperature: 1, topK: 2, topP: 1, seed: 0n}),"
-    border += "{random: () => 1n << 63n}).pick(new Float32Array(256), 0)"
-    assert await page.evaluate(border) == 1
-    assert Sampler(ops, 1.0, 2, 1.0, 0).pick(np.zeros(256, np.float32), 0) == 1
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+async def test_it_reads_text_as_the_tokenizer_does(make, opened, kind):
+    trained = make(kind)
+    page = await opened(trained)
+    for prompt in PROMPTS:
+        ids = await page.evaluate(f"tokenizer.encode({as_script(prompt)})")
+        assert ids == trained.tokenizer.encode(prompt).tolist(), prompt
+        back = await page.evaluate(f"{ids}.flatMap((i) => Array.from(tokenizer.decode(i)))")
+        assert bytes(back) == trained.tokenizer.decode(ids)
+    assert (
+        await page.evaluate(r"tokenizer.encode('a\ud800b')")
+        == trained.tokenizer.encode("a\ud800b").tolist()
+    )
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])

@@ -95,6 +95,7 @@ class Bench:
             "checked": 0,
             "claim": None,
             "auditing": 0,
+            "lacking": False,
             "leaving": False,
         }
         return self.tell(peer, m.Status(**(fields | changes)))

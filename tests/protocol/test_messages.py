@@ -44,6 +44,7 @@ STATUS = m.Status(
     checked=8,
     claim=m.Claim(10, 3),
     auditing=1,
+    lacking=False,
     leaving=False,
 )
 PLAN = m.Plan(

@@ -48,6 +48,15 @@ def test_lost_slots_go_where_most_is_open() -> None:
     assert lengths == {0: 3, 1: 3, 2: 3}
 
 
+def test_who_lacks_the_text_gets_no_slots_unless_all_do() -> None:
+    a, b, c = (bytes([i]) * 32 for i in range(3))
+    work = assign([a, b, c], 9, {a: 1.0, b: 1.0, c: 1.0}, {}, {b})
+    assert [item.workers for item in work] == [(0,), (2,)]
+    assert sorted(slot for item in work for slot in item.slots) == list(range(9))
+    work = assign([a, b, c], 9, {}, {}, {a, b, c})
+    assert len(work) == 3
+
+
 def test_unknown_speed_counts_as_the_mean() -> None:
     work = assign(PEERS[:3], 12, {PEERS[0]: 1.0, PEERS[1]: 3.0}, {})
     assert sorted(len(item.slots) for item in work) == [2, 4, 6]

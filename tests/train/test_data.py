@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from p2pnode.errors import DataError
 from p2pnode.limits import LIMITS
 from p2pnode.train import corpus, data
-from p2pnode.train.data import Dataset, FileText, builtin_manifest, open_dataset
+from p2pnode.train import manifest as manifests
+from p2pnode.train.data import Dataset, builtin_manifest, open_dataset
 from p2pnode.train.permute import permute
+from p2pnode.train.windows import BuiltinText, HeldText
 from tests.train.helpers import micro_config
 
 LENGTH = micro_config().model.seq_len + 1
@@ -27,6 +29,10 @@ def folder(tmp_path, windows=200, name="data"):
     for i in range(3):
         (path / f"{i}.txt").write_bytes(text[i * third : (i + 1) * third])
     return str(path)
+
+
+def held(text):
+    return HeldText(np.frombuffer(text, np.uint8))
 
 
 def rows(dataset, run, step):
@@ -81,7 +87,7 @@ def test_no_window_twice_in_an_epoch_and_a_new_order_in_the_next(tmp_path):
     assert len(set(first)) == training
     assert set(first) == set(second)
     assert first != second
-    kept_out = {dataset._text.heldout(i, LENGTH) for i in range(heldout)}
+    kept_out = {bytes(dataset._text.heldout(i, LENGTH).tolist()) for i in range(heldout)}
     seen = {np.frombuffer(row, np.int32).astype(np.uint8).tobytes() for row in first}
     assert not seen & kept_out
     assert len(seen | kept_out) == training + heldout
@@ -97,12 +103,12 @@ def test_the_seed_changes_the_order(tmp_path):
 @settings(max_examples=40, deadline=None)
 @given(st.integers(40, 3_000), st.integers(3, 40))
 def test_windows_partition_the_text(size, length):
-    text = FileText((bytes(1 + i % 251 for i in range(size)),))
+    text = held(bytes(1 + i % 251 for i in range(size)))
     training, heldout = text.counts(length)
     assert training + heldout == size // length
-    pieces = [text.training(i, length) for i in range(training)]
-    pieces += [text.heldout(i, length) for i in range(heldout)]
-    whole = text._text[: (size // length) * length]
+    pieces = [bytes(text.training(i, length).tolist()) for i in range(training)]
+    pieces += [bytes(text.heldout(i, length).tolist()) for i in range(heldout)]
+    whole = text._ids.tobytes()[: (size // length) * length]
     assert sorted(pieces) == sorted(whole[i : i + length] for i in range(0, len(whole), length))
     for index in (training, training + 1):
         with pytest.raises(IndexError):
@@ -112,11 +118,11 @@ def test_windows_partition_the_text(size, length):
 
 
 def test_held_out_text_is_spread_bounded_and_about_a_twentieth():
-    text = FileText((b"0123456789" * 100_000,))
+    text = held(b"0123456789" * 100_000)
     training, heldout = text.counts(100)
     assert heldout == 500
     assert training == 9_500
-    large = FileText((b"0123456789" * 4_000_000,))
+    large = held(b"0123456789" * 4_000_000)
     assert large.counts(1_024)[1] == 1_024  # 1 MiB
 
 
@@ -134,8 +140,8 @@ def test_documents_are_separated_and_nuls_in_them_removed(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"first\0\0")
     (tmp_path / "b.txt").write_bytes(b"second")
     dataset = open_dataset(str(tmp_path))
-    assert dataset._text._text == b"first\0second"
-    assert "2 NUL bytes removed" in dataset.description
+    assert dataset._text._ids.tobytes() == b"first\0second"
+    assert "2 NUL bytes" in dataset.description
     assert dataset.manifest.size == 13
 
 
@@ -143,7 +149,7 @@ def test_too_small_says_how_much_is_needed(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"x" * 100)
     dataset = open_dataset(str(tmp_path))
     run = micro_config(data=dataset.manifest.hash())
-    with pytest.raises(DataError, match=r"too small: 100 bytes.* at least \d+ bytes") as caught:
+    with pytest.raises(DataError, match=r"too small: 100 bytes.* at least \d+ tokens") as caught:
         dataset.check(run)
     enough = int(str(caught.value).rsplit("least ", 1)[1].split()[0])
     (tmp_path / "a.txt").write_bytes(b"x" * enough)
@@ -155,24 +161,24 @@ def test_other_text_than_the_runs_is_refused(tmp_path):
     dataset = open_dataset(folder(tmp_path))
     with pytest.raises(DataError, match="not the text of the run"):
         dataset.check(micro_config())
-    with pytest.raises(DataError, match="byte tokenizer"):
+    with pytest.raises(DataError, match="another tokenizer"):
         open_dataset(None).check(micro_config(tokenizer="0" * 64))
 
 
 def test_opening_against_a_manifest(tmp_path):
     spec = folder(tmp_path)
-    manifest = open_dataset(spec).manifest
-    assert open_dataset(spec, manifest).matches(manifest)
+    theirs = open_dataset(spec).manifest
+    assert open_dataset(spec, theirs).matches(theirs)
     assert open_dataset(None, builtin_manifest()).matches(builtin_manifest())
     with pytest.raises(DataError, match="give them with --data"):
-        open_dataset(None, manifest)
+        open_dataset(None, theirs)
     with pytest.raises(DataError, match="run trains on files text"):
-        open_dataset("builtin", manifest)
+        open_dataset("builtin", theirs)
     other = folder(tmp_path, windows=201, name="other")
     (tmp_path / "other" / "more.txt").write_text("x", encoding="utf-8")
     (tmp_path / "other" / "0.txt").unlink()
     with pytest.raises(DataError, match="1 are missing, 1 are extra, 2 differ"):
-        open_dataset(other, manifest)
+        open_dataset(other, theirs)
     stale = msgspec.structs.replace(
         builtin_manifest(),
         files=(msgspec.structs.replace(builtin_manifest().files[0], sha256="0" * 64),),
@@ -194,11 +200,12 @@ def test_sharing_files_with_a_peer(tmp_path, monkeypatch):
         Dataset.from_blob(builtin_manifest(), b"")
     tight = type(LIMITS)(shared_data_bytes=dataset.manifest.size - 1)
     monkeypatch.setattr(data, "LIMITS", tight)
+    monkeypatch.setattr(manifests, "LIMITS", tight)
     with pytest.raises(DataError, match="Copy the files"):
         dataset.blob()
 
 
 def test_builtin_held_out_passages_lie_beyond_the_training_ones():
-    text = data.BuiltinText()
-    assert text.heldout(0, 50) == corpus.passage(corpus.PASSAGES, 50)
+    text = BuiltinText()
+    assert bytes(text.heldout(0, 50).tolist()) == corpus.passage(corpus.PASSAGES, 50)
     assert text.counts(50)[0] == corpus.PASSAGES

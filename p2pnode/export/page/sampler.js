@@ -71,19 +71,16 @@ class Sampler {
     return mixed(mixed((this.state + (BigInt(position) + 1n) * GOLDEN) & U64));
   }
 
-  // Integers that say how likely the tokens are, 2^30 for the first.
-  weights(logits, order) {
-    const lowered = order.map((token) => f32(f32(logits[token] - logits[order[0]]) / this.temperature));
-    return lowered.map((x) => Math.trunc(exp(x) * 2 ** 30));
-  }
-
   // A token for logits; equal ones rank by token number.
   pick(logits, position) {
     let order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a] || a - b);
     if (!logits.every(Number.isFinite)) throw new Error("The model's answer is not finite.");
     if (this.topK) order = order.slice(0, this.topK);
     if (this.temperature === 0) return order[0];
-    const weights = this.weights(logits, order);
+    const top = logits[order[0]];
+    const weights = order.map((token) => {
+      return Math.trunc(exp(f32(f32(logits[token] - top) / this.temperature)) * 2 ** 30);
+    });
     const total = BigInt(weights.reduce((sum, weight) => sum + weight, 0));
     const wanted = Number((total * this.share) >> 32n);
     let kept = 0;
