@@ -35,6 +35,9 @@ class Pledges:
         self._board = board
         self.kept: dict[int, dict[tuple[Slots, PeerId], Pledge]] = {}
         self._seen: dict[int, dict[tuple[Slots, PeerId], Seen]] = {}
+        self.pinned: set[int] = set()
+        """Steps whose pledges are wanted however far this node has gone on: who was wrong in them
+        is not known yet."""
 
     def make(self, event: Computed) -> Pledge:
         """Sign and keep what this node has computed."""
@@ -78,7 +81,8 @@ class Pledges:
 
     def wanted(self, step: int) -> bool:
         """Whether pledges to this step are kept."""
-        return self._board.committed - KEPT < step <= self._board.applied + AHEAD
+        recent = self._board.committed - KEPT < step <= self._board.applied + AHEAD
+        return recent or step in self.pinned
 
     def seen(self, step: int) -> tuple[Seen, ...]:
         """The names of all pledges to a step that are here."""

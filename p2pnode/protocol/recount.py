@@ -10,6 +10,8 @@ more, and adds every shard itself. Then it knows:
 * a contribution with another checksum than its evidence: its worker was wrong;
 * a sum that was refused and differs: its owner was wrong, if it had the same pledges (it is asked;
   another pledge it shows convicts the worker that signed both);
+* a set whose shards came from different workers (one was lost meanwhile) can be compared with no
+  pledge: this node computes it;
 * a checksum under our nonce that is not that of the pledged bytes: who told it was wrong.
 """
 
@@ -40,6 +42,8 @@ class _Suspect:
     since: float
     ours: dict[Slots, tuple[bytes, ...] | None]
     """Digests of the pieces of each set that we added."""
+    must_know: bool
+    """It can not have gone on without this node, and so has not forgotten the step."""
     asked_at: float = float("-inf")
 
 
@@ -67,6 +71,8 @@ class Recount:
         self._suspects: dict[PeerId, _Suspect] = {}
         self._weighing: dict[int, _Weighing] = {}
         self._culprits = 0
+        self._mixed = False
+        """A set was not from one worker when contributions were compared last."""
         self._tries = 0
         self._known: set[PeerId] = set()
         self.busy = False
@@ -107,8 +113,9 @@ class Recount:
         board = self._board
         if plan is None or self._shelf.recounted != plan.step:
             return []
+        own = [work.slots for work in plan.work if (plan.step, work.slots) in self._shelf.own]
         if board.now - self._since < board.limits.silence:
-            return []
+            return own
         held = {
             slots
             for peer, status in board.good_peers()
@@ -120,12 +127,12 @@ class Recount:
             for index in range(len(plan.owners))
             for slots in self._shelf.missing_parts(plan, index)
         }
-        return sorted(missing - held)
+        return sorted({*own, *(missing - held)})
 
     def _compare(self, step: int, reason: str) -> None:
         """All contributions together contradict their evidence: find out which one does."""
         plan = self._board.plan
-        self._culprits = 0
+        self._culprits, self._mixed = 0, False
         self._known = self._guard.untrusted
         for work in plan.work if plan is not None else ():
             assert plan is not None
@@ -135,8 +142,13 @@ class Recount:
                 expected = sum(item.checksum for item in pledge.evidence) % CHECKSUM_MODULUS
                 what = "its contribution contradicts its evidence"
                 self._weigh(whole[1], None, _Weighing(step, whole[0], expected, what))
+            elif (step, work.slots) not in self._shelf.own:
+                self._mixed = True
+                self._shelf.take_own(step, work.slots)
         self.busy = bool(self._weighing)
-        if not self.busy:
+        if self._mixed:
+            self._shelf.forget_sums(step)
+        elif not self.busy:
             self._give_up(step, reason)
 
     def _weigh(self, parts: tuple[Buffer, ...], nonce: bytes | None, weighing: _Weighing) -> None:
@@ -164,7 +176,7 @@ class Recount:
             self._since = self._board.now
             # Somebody may have been found out by others meanwhile: then its work is gone. Or its
             # work is in a sum made before it was lost: then new sums of all shards agree.
-            if not self._culprits and self._guard.untrusted == self._known:
+            if not self._culprits and not self._mixed and self._guard.untrusted == self._known:
                 self._tries += 1
                 self._shelf.forget_sums(weighing.step)
                 if self._tries == TRIES:
@@ -200,7 +212,9 @@ class Recount:
                 )
             else:
                 what = f"its sum of shard {shard.index} is not that of the contributions"
-                self._suspects.setdefault(peer, _Suspect(step, what, board.now, ours))
+                suspect = _Suspect(step, what, board.now, ours, self._takes_part(step))
+                self._suspects.setdefault(peer, suspect)
+                self._pledges.pinned.add(step)
         for (slots, peer), value in self._said.items():
             whole = self._shelf.whole(step, slots, len(sums))
             if whole is not None:
@@ -219,6 +233,10 @@ class Recount:
             ours[work.slots] = pledge.pieces if pledge is not None else None
         return ours
 
+    def _takes_part(self, step: int) -> bool:
+        plan = self._board.plans.get(step)
+        return plan is not None and self._board.me in plan.roster
+
     def _comparable(self, step: int, ours: dict[Slots, tuple[bytes, ...] | None]) -> bool:
         """Nobody's work can be in the refused sums that is not in ours: of a worker that was found
         out, or was lost and its set computed by another."""
@@ -232,13 +250,15 @@ class Recount:
         )
 
     def settle(self) -> None:
-        """Ask suspects what they added; who does not say is accused when it had time to."""
+        """Ask suspects what they added. Who does not say when it had time to is accused, or let go
+        if it may have forgotten."""
         board = self._board
+        self._pledges.pinned = {suspect.step for suspect in self._suspects.values()}
         for peer, suspect in list(self._suspects.items()):
             if self._guard.distrusted(suspect.step) or not self._guard.trusted(peer):
                 del self._suspects[peer]
             elif board.now - suspect.since >= 2 * board.limits.silence:
-                self._convict(peer)
+                self._convict(peer, suspect.must_know)
             elif board.now - suspect.asked_at >= 2 * board.limits.heartbeat:
                 suspect.asked_at = board.now
                 seen = self._pledges.seen(suspect.step)
@@ -247,15 +267,17 @@ class Recount:
 
     def answered(self, peer: PeerId, step: int, seen: Sequence[Seen]) -> None:
         """A suspect says which pledges it has, and has sent those that we lacked. If one differs
-        from ours, its worker lied; if it is of a set that we did not add, nobody can tell."""
+        from ours, its worker lied; if it is of a set that we did not add, nobody can tell; nor if
+        it has none any more, for it is far ahead."""
         suspect = self._suspects.get(peer)
         if suspect is None or suspect.step != step:
             return
         if not self._comparable(step, suspect.ours):
             del self._suspects[peer]
         elif not self._pledges.others(step, seen):
-            self._convict(peer)
+            self._convict(peer, bool(seen) or suspect.must_know)
 
-    def _convict(self, peer: PeerId) -> None:
+    def _convict(self, peer: PeerId, certain: bool) -> None:
         suspect = self._suspects.pop(peer)
-        self._guard.accuse(peer, suspect.step, suspect.reason)
+        if certain:
+            self._guard.accuse(peer, suspect.step, suspect.reason)

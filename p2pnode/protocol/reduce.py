@@ -71,6 +71,8 @@ class Shelf:
         # One set for each slot and every shard owned here: no honest peer sends more of a step.
         self._most = 4 * board.setup.parameters * board.setup.slots
         self._pushed: set[tuple[int, Shard, PeerId]] = set()
+        self.own: set[tuple[int, Slots]] = set()
+        """Sets of a step whose contributions are taken from nobody else."""
         self.recounted = 0
         """Of this step no sums of others are taken: this node adds every shard (see recount)."""
         self.kept_from = board.applied + 1
@@ -80,6 +82,7 @@ class Shelf:
         """Forget what the new state has no use for; sums of the last steps are kept to serve."""
         applied, kept = self._board.applied, self._board.limits.kept_steps
         self.parts = {step: parts for step, parts in self.parts.items() if step > applied}
+        self.own = {(step, slots) for step, slots in self.own if step > applied}
         self.sums = {step: sums for step, sums in self.sums.items() if step > applied - kept}
         self._reducing = {key: value for key, value in self._reducing.items() if key[0] > applied}
         self._pushed = {item for item in self._pushed if item[0] > applied - kept}
@@ -95,6 +98,8 @@ class Shelf:
     def put_part(self, step: int, slots: Slots, shard: Shard, part: Part) -> bool:
         """Keep a contribution; False if there is a pledged one for these coordinates or no
         room."""
+        if (step, slots) in self.own and part.peer != self._board.me:
+            return False
         parts = self.parts.setdefault(step, {})
         known = parts.get((slots, shard))
         if known is not None and (known.peer == part.peer or self._pledge(step, slots, known)):
@@ -273,6 +278,13 @@ class Shelf:
         parts = self.parts.get(step, {})
         self.parts[step] = {key: part for key, part in parts.items() if part.peer != self._board.me}
         self.forget_sums(step)
+
+    def take_own(self, step: int, slots: Slots) -> None:
+        """Let go of all contributions of a set, for this node's own."""
+        self.own.add((step, slots))
+        parts = self.parts.get(step, {})
+        for key in [key for key in parts if key[0] == slots]:
+            del parts[key]
 
     def whole(
         self, step: int, slots: Slots, count: int

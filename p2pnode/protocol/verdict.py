@@ -90,13 +90,14 @@ class Verdict:
                     voices.setdefault(peer, stated)
         return voices
 
-    def own_apply_right(self, step: int, differing: list[PeerId]) -> bool:
-        """Whether recomputing our own apply, whose result differs from that of these, gave the same
-        again. False until it has been done; a node that was wrong confesses and leaves."""
+    def _inquire(
+        self, step: int, mine: bytes, voices: dict[PeerId, bytes], differing: list[PeerId]
+    ) -> None:
         board = self._board
         if self._asked_for != step:
             self._asked_for = step
             self._asked_at = board.now
+            self._differed = {}
             names = ", ".join(short(peer) for peer in differing)
             board.report(
                 Kind.DIVERGENCE,
@@ -105,14 +106,8 @@ class Verdict:
                 step,
             )
             board.out.append(Verify(step))
-        return self.verified >= step
-
-    def _inquire(
-        self, step: int, mine: bytes, voices: dict[PeerId, bytes], differing: list[PeerId]
-    ) -> None:
-        board = self._board
         self._differed.update((peer, voices[peer]) for peer in differing)
-        if not self.own_apply_right(step, differing):
+        if self.verified < step:
             return
         took = self._answered_at - self._asked_at
         overdue = board.now - self._answered_at > PATIENCE + 4 * took

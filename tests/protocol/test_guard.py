@@ -555,7 +555,10 @@ def test_a_state_that_is_not_finite_ends_the_run_before_it() -> None:
 def test_contradictory_sums_are_recounted_and_then_given_up() -> None:
     bench = Bench()
     bench.feed(ev.ApplyRefused(1, "checksum"))
+    assert not bench.core._shelf.own
+    bench.feed(ev.ApplyRefused(1, "checksum"))
     assert not bench.kinds(ef.Failed)
+    assert bench.core._shelf.own, "what is not of one worker is computed here"
     bench.feed(ev.ApplyRefused(1, "checksum"))
     assert bench.kinds(ef.Failed)[0].fault is ef.Fault.DIVERGENCE
 

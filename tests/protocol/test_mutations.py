@@ -243,10 +243,6 @@ def denied_sums_are_asked_for_again(patch: Patch) -> None:
     patch.setattr(Alone, "begin", lambda self, step: self._shelf.forget_sums(step))
 
 
-def who_is_denied_does_not_look_at_its_own_work(patch: Patch) -> None:
-    patch.setattr(Verdict, "own_apply_right", lambda *_: True)
-
-
 def slow_transfer() -> None:
     directed.test_a_slow_but_moving_transfer_is_not_asked_for_again(3)
 
@@ -311,10 +307,6 @@ DIRECTED: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
         sick.test_a_worker_lost_before_the_check_holds_nobody_up,
     ),
     (denied_sums_are_asked_for_again, chaos.forged_for_one_who_cannot_check),
-    (
-        who_is_denied_does_not_look_at_its_own_work,
-        chaos.applied_wrongly_by_one_who_cannot_check,
-    ),
     (transfers_under_way_are_not_seen, slow_transfer),
     (nobody_holds_a_state_still, directed.test_a_joiner_takes_a_state_in_parts_and_then_works),
 ]

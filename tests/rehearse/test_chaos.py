@@ -70,6 +70,18 @@ def applied_wrongly_and_denied_by_one_who_cannot_check() -> None:
     assert not isinstance(attempt(write(2983).only([0])), str)
 
 
+def test_who_caught_up_since_hears_what_an_owner_added() -> None:
+    """A worker contradicts its evidence, and the owners add that. One who makes the step right much
+    later, and hurries on, finds another sum than theirs, and must still look at their pledges."""
+    assert not isinstance(attempt(write(6300).only([0, 1, 2, 4])), str)
+
+
+def test_a_set_of_two_workers_is_computed_again() -> None:
+    """The same worker is lost when one of its shards has been added: the rest of its set comes from
+    another, and the whole contradicts every pledge."""
+    assert not isinstance(attempt(write(6300).only([0, 1, 2, 3, 4])), str)
+
+
 @pytest.mark.parametrize(
     "run",
     [
