@@ -32,6 +32,8 @@ from p2pnode.protocol.code import RoomKeys
 from p2pnode.protocol.identity import Identity, PeerId, short_id
 from p2pnode.protocol.lobby import (
     Announce,
+    LedgerLines,
+    LedgerMessage,
     LobbyMessage,
     RosterNews,
     decode_lobby,
@@ -320,11 +322,15 @@ class Room:
 
     def tell(self, peer: PeerId, message: LobbyMessage) -> None:
         """Send a lobby message to a linked member."""
-        bulky = isinstance(message, Announce)
+        bulky = isinstance(message, Announce | LedgerLines)
+        # Of those of a ledger only the newest counts: a member that asks for ever and reads nothing
+        # must not fill the queue.
+        only = isinstance(message, LedgerMessage)
         self.mesh.send(
             peer,
             [encode_lobby(message)],
             wire.Priority.STATE if bulky else wire.Priority.CONTROL,
+            key=type(message).__name__ if only else None,
             run=wire.NO_RUN,
         )
 

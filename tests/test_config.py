@@ -106,6 +106,12 @@ def test_floats_survive_exactly(lr: float) -> None:
     assert parse_run_config(config(lr=lr).canonical()).lr == lr
 
 
+def test_settings_that_came_later_change_no_older_run() -> None:
+    raw = config().canonical()
+    assert b"early_stop" not in raw
+    assert b"early_stop" in config(early_stop=2).canonical()
+
+
 def test_run_id_is_the_hash_of_the_canonical_form() -> None:
     made = config()
     assert len(made.run_id()) == 32

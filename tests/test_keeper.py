@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from p2pnode.ledger_share import LedgerShare
 from p2pnode.protocol import effects
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.lobby import LedgerLines, LedgerSigned, LedgerWant, LobbyMessage
+from p2pnode.room import Room
 from p2pnode.signatures import Signatures, file_of, read
 from p2pnode.train.checkpoint import load
 from p2pnode.train.evidence import HeldOut
@@ -291,6 +293,18 @@ async def test_a_liar_is_not_asked_again(make: Make) -> None:
 
 def lie(step: int) -> Any:
     return msgspec.structs.replace(entry(step), state="e" * 64)
+
+
+def test_who_asks_for_ever_and_reads_nothing_fills_no_queue() -> None:
+    sent: list[dict[str, Any]] = []
+    mesh = SimpleNamespace(send=lambda *_, **options: sent.append(options))
+    for message in (
+        LedgerLines(bytes(32), b""),
+        LedgerWant(bytes(32), 1),
+        LedgerSigned(bytes(32), 1, bytes(32), bytes(64)),
+    ):
+        Room.tell(SimpleNamespace(mesh=mesh), b"p" * 32, message)  # type: ignore[arg-type]
+    assert [options["key"] for options in sent] == ["LedgerLines", "LedgerWant", "LedgerSigned"]
 
 
 async def test_nobody_waits_for_long(make: Make) -> None:

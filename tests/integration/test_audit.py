@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pnode.train.ledger import read_lines
 from tests.integration.conftest import Demo, run_cli
 from tests.integration.liar import wrong_gradients
 from tests.integration.processes import Node, Server, free_port
@@ -48,6 +49,9 @@ async def test_wrong_gradients_are_taken_back_everywhere(
         assert [await node.end() for node in sound] == [0, 0]
         (liar,) = (node for node in nodes if node.name == sick)
         assert await liar.end() == 12
+    ledgers = [next((tmp_path / node.name).glob("*.ledger")) for node in sound]
+    assert len({path.read_bytes() for path in ledgers}) == 1, "what was wrong is taken back"
+    assert [line.entry.state for line, _ in read_lines(ledgers[0])][-1] == right
     said = "".join("".join(node.lines) for node in sound)
     assert f"at step {WRONG_AT}" in said
     assert f"back to step {WRONG_AT - 1}" in said
@@ -66,3 +70,10 @@ async def test_without_audits_they_would_stay(right: str, tmp_path: Path) -> Non
         ends = {(await node.until("finished"))["hash"] for node in nodes}
     assert len(ends) == 1
     assert ends != {right}
+    verdict = run_cli("verify", str(tmp_path / "a"))
+    assert verdict.returncode == 18
+    assert (
+        f"Step {WRONG_AT} did not come out as the ledger says: it differs first in embed, sum"
+        in (verdict.stderr)
+    )
+    assert run_cli("verify", str(tmp_path / "c"), "--steps", f":{WRONG_AT - 1}").returncode == 0

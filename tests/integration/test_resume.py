@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pnode.train.checkpoint import CheckpointFolder
+from p2pnode.train.ledger import read_lines, the_ledger
 from signaling.app import SignalingServer
 from tests.integration.conftest import STEPS, Demo
 from tests.integration.processes import Node, Pace
@@ -40,6 +42,27 @@ async def test_resume_gives_the_unbroken_bits(
             ends = await asyncio.gather(host.until("finished"), guest.until("finished"))
     assert {end["hash"] for end in ends} == set(undisturbed.hashes.values())
     assert undisturbed.holds(end["checkpoint"] for end in ends)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+async def test_a_signal_leaves_and_saves(number: int, server: str, tmp_path: Path) -> None:
+    """Ctrl-C, and a terminal that is closed; what is resumed from is a folder."""
+    async with Node(server, tmp_path, "a", "--start-when", "1", *RUN) as node:
+        await node.until("step", step=2)
+        node.send(number)
+        assert await node.end() == 0
+    found = CheckpointFolder(tmp_path / "a").newest()
+    assert found is not None
+    state = found[1]
+    lines = [line.entry for line, _ in read_lines(the_ledger(tmp_path / "a"))]
+    assert 2 <= state.step == len(lines)
+    assert lines[-1].state == state.hash().hex()
+    found[0].with_name(found[0].name.replace("step-0", "step-9")).write_bytes(b"half")
+    copy = ("--start-when", "1", "--resume", str(tmp_path / "a"))
+    async with Node(server, tmp_path, "b", *copy) as node:
+        damaged = await node.until("warn")
+        assert "is damaged and is left aside" in damaged["text"]
+        assert (await node.until("runstarted"))["first_step"] == state.step
 
 
 async def test_everybody_leaves_and_everybody_comes_back(
