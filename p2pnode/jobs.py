@@ -271,10 +271,8 @@ class Jobs:
         return self._keeper.save()
 
     def final(self) -> tuple[Path, tuple[int, bytes] | None]:
-        """Write the final state, and say what is to be signed of the ledger (see `Keeper.durable`).
-        Raises CheckpointError, LedgerError."""
-        signs = self._keeper.durable()
-        return self._keeper.save(), signs
+        """See `Keeper.final`. Raises CheckpointError, LedgerError."""
+        return self._keeper.final()
 
     def turn(self, config: RunConfig) -> None:
         """Later steps are made with these settings."""

@@ -117,6 +117,13 @@ class Keeper:
         digest = self.ledger.digest_at(step)
         return (step, digest) if digest is not None else None
 
+    def final(self) -> tuple[Path, tuple[int, bytes] | None]:
+        """The run ends with the committed state: write it, and forget lines beyond it, which an
+        earlier life of this node may have made. See `durable`; raises its errors."""
+        self.ledger.cut(self._trainer.committed_step)
+        signs = self.durable()
+        return self.save(), signs
+
     def save(self, *, spare: bool = False) -> Path:
         """Write the committed state. Raises CheckpointError; what was there stays.
 
@@ -144,6 +151,7 @@ class Keeper:
     def _stop_after(self, step: int) -> int | None:
         """Only from a whole ledger: who lacks a part of it would decide otherwise."""
         patience = self._trainer.config.early_stop
-        if not patience or self.ledger.step != step:
+        if not patience or self.ledger.step < step:
             return None
-        return stops_after(self.ledger.heldout, patience)
+        # An earlier life of this node may have measured beyond this step, others have not.
+        return stops_after((one for one in self.ledger.heldout if one[0] <= step), patience)

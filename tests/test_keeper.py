@@ -86,6 +86,25 @@ def test_early_stop_is_a_function_of_the_ledger(
     assert stops == expected.get(patience, [None] * 5 + [6 + LAG])
 
 
+def test_a_run_that_is_resumed_stops_where_it_would_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ledger has lines beyond the checkpoint, and one beyond the end."""
+    losses(monkeypatch, {1: 50, 2: 60, 3: 61, 4: 62, 5: 63})
+    bench = Bench(tmp_path, eval_every=1, early_stop=1)
+    start = bytes(bench.trainer.snapshot())
+    for step in range(1, 6):
+        bench.advance(step)
+    whole = bench.ledger.path.read_bytes()
+    again = Bench(tmp_path, eval_every=1, early_stop=1)
+    again.trainer.restore(start)
+    assert [again.advance(step).stop_after for step in (1, 2, 3, 4)] == [None, 4, 4, 4]
+    assert again.ledger.path.read_bytes() == whole
+    again.jobs.final()
+    assert again.ledger.step == 4
+    assert whole.startswith(again.ledger.path.read_bytes())
+
+
 def test_who_lacks_lines_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses(monkeypatch, {1: 50, 2: 60, 3: 61})
     ahead = Bench(tmp_path / "a", eval_every=1, early_stop=1)
