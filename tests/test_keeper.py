@@ -21,6 +21,7 @@ from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.lobby import LedgerLines, LedgerSigned, LedgerWant, LobbyMessage
 from p2pnode.room import Room
 from p2pnode.signatures import Signatures, file_of, read
+from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import load
 from p2pnode.train.evidence import HeldOut
 from p2pnode.train.heldout import LAG
@@ -29,9 +30,15 @@ from p2pnode.train.trainer import Trainer
 from p2pnode.ui.events import Event, Warn
 from p2pnode.worker import Worker
 from tests.test_jobs import Bench
+from tests.train.helpers import loaded_once
 from tests.train.test_ledger import CONFIG, entry, ledger_of
 
 SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "load", loaded_once)
 
 
 def losses(monkeypatch: pytest.MonkeyPatch, values: dict[int, int]) -> None:

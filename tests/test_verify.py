@@ -15,12 +15,19 @@ from p2pnode.cli import main
 from p2pnode.errors import ArithmeticUnsoundError, DataError, LedgerError, UsageError
 from p2pnode.protocol.identity import Identity
 from p2pnode.signatures import Signatures, file_of, sign
+from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import load
 from p2pnode.train.ledger import NOTHING, Entry, Line, entry_digest, read_lines
 from p2pnode.verify_command import verify
 from tests.test_jobs import Bench
+from tests.train.helpers import load_kernels, loaded_once
 
 STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "load", loaded_once)
 
 
 class Run:
@@ -54,7 +61,9 @@ class Run:
 
 
 def trained(folder: Path, disturb: Callable[[Bench, int], None] | None = None) -> Run:
-    bench = Bench(folder, every=2, eval_every=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "load", load_kernels)  # the faults go into kernels of their own
+        bench = Bench(folder, every=2, eval_every=3)
     bench.folder._keep = STEPS
     for step in range(1, STEPS + 1):
         if disturb is not None:
@@ -212,10 +221,6 @@ def test_one_bit_that_flipped_in_a_worker_is_named(
 
 
 def test_a_verifier_that_computes_wrong_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from p2pnode.train.arithmetic import kernels
-
-    load_kernels = kernels.load
-
     def load_wrong(*, reference: bool = False) -> Any:
         ops = load_kernels(reference=reference)
         if not reference:

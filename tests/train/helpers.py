@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,11 @@ from p2pnode.train.arithmetic import kernels
 from p2pnode.train.data import Dataset, builtin_manifest, open_dataset
 from p2pnode.train.evidence import SlotEvidence
 from p2pnode.train.trainer import Trainer
+
+load_kernels = kernels.load
+"""Loads them anew, with their gates: a second."""
+loaded_once = functools.cache(load_kernels)
+"""The same for every trainer, for tests that make many and do not touch their kernels."""
 
 MICRO = ModelConfig(vocab=256, width=16, layers=2, heads=2, ffn=24, seq_len=12)
 """The smallest model with every kind of tensor."""
