@@ -58,8 +58,8 @@ async def test_a_signal_leaves_and_saves(number: int, server: str, tmp_path: Pat
     assert 2 <= state.step == len(lines)
     assert lines[-1].state == state.hash().hex()
     found[0].with_name(found[0].name.replace("step-0", "step-9")).write_bytes(b"half")
-    copy = ("--start-when", "1", "--resume", str(tmp_path / "a"))
-    async with Node(server, tmp_path, "b", *copy) as node:
+    elsewhere = ("--out", str(tmp_path / "new"), "--resume", str(tmp_path / "a"))
+    async with Node(server, tmp_path, "a", "--start-when", "1", *elsewhere) as node:
         damaged = await node.until("warn")
         assert "is damaged and is left aside" in damaged["text"]
         assert (await node.until("runstarted"))["first_step"] == state.step
