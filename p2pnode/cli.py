@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from p2pnode import __version__
 from p2pnode.bench.command import add_bench
-from p2pnode.cli_models import add_eval, add_export, add_generate
+from p2pnode.cli_models import add_eval, add_export, add_generate, add_tokenizer
 from p2pnode.cli_tools import add_devices, add_rehearse, add_report, add_reproduce, add_verify
 from p2pnode.cli_train import add_demo, add_join
 from p2pnode.cli_types import EXIT_CODES
@@ -89,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     add_generate(commands)
     add_eval(commands)
     add_export(commands)
+    add_tokenizer(commands)
     add_rehearse(commands)
     add_devices(commands)
     add_bench(commands)

@@ -1,4 +1,4 @@
-"""The commands for trained models: `generate`, `eval` and `export`.
+"""The commands for trained models: `generate`, `eval`, `export` and `tokenizer`.
 
 May import: cli_types, these commands.
 """
@@ -18,6 +18,14 @@ EXPORT_HELP = """Write a trained model for other tools:
 
 transformers and llama.cpp compute with floats, so their answers are close to those of `generate`,
 not the same bits (docs/USE.md has figures)."""
+
+
+TOKENIZER_HELP = """Make a byte-level BPE vocabulary from (64 MiB of) a text:
+
+  python -m p2pnode tokenizer train words.json --data texts --size 4096
+  python -m p2pnode join --data texts --tokenizer words.json …
+
+Small models fare best with small vocabularies: logits cost as much as the rest (docs/DATA.md)."""
 
 
 EVAL_HELP = """Print the loss, and bits per byte, which compare between tokenizers.
@@ -87,6 +95,34 @@ def add_export(commands: Commands) -> None:
     export.add_argument("out", type=Path, metavar="OUT", help="the folder or file to write")
     export.add_argument(
         "--force", action="store_true", help="replace an export that is there already"
+    )
+
+
+def add_tokenizer(commands: Commands) -> None:
+    tokenizer = add_command(
+        commands, "tokenizer", _tokenizer, "make a vocabulary from a text", TOKENIZER_HELP
+    )
+    tokenizer.add_argument("action", choices=("train",))
+    tokenizer.add_argument("out", type=Path, metavar="OUT", help="the tokenizer.json to write")
+    tokenizer.add_argument("--data", required=True, metavar="PATH", help="a text, as for `join`")
+    tokenizer.add_argument(
+        "--column", default="text", metavar="NAME", help="as for `join` (default text)"
+    )
+    tokenizer.add_argument(
+        "--size",
+        type=positive,
+        default=4_096,
+        metavar="N",
+        help="tokens, 257 to 131,072 (default 4096)",
+    )
+    tokenizer.add_argument("--force", action="store_true", help="replace a file that is there")
+
+
+def _tokenizer(arguments: argparse.Namespace) -> int:
+    from p2pnode.tokenizer_command import train_tokenizer
+
+    return train_tokenizer(
+        arguments.out, arguments.data, arguments.column, arguments.size, force=arguments.force
     )
 
 

@@ -13,6 +13,7 @@ LAYERS = (
     (
         *("p2pnode.cli", "p2pnode.cli_train", "p2pnode.cli_tools", "p2pnode.cli_types"),
         *("p2pnode.cli_models", "p2pnode.export_command", "p2pnode.eval_command"),
+        "p2pnode.tokenizer_command",
         *("p2pnode.demo", "p2pnode.join"),
         *("p2pnode.generate_command", "p2pnode.rehearse_command", "p2pnode.devices_command"),
         *("p2pnode.reproduce_command", "p2pnode.verify_command", "p2pnode.report_command"),
@@ -41,7 +42,7 @@ SOLE_IMPORTERS = {
     "aioice": ("p2pnode.net", "signaling.stun"),
     "kernels": ("p2pnode.train.arithmetic",),
     "prompt_toolkit": ("p2pnode.ui",),
-    "tokenizers": ("p2pnode.train.tokenizer",),
+    "tokenizers": ("p2pnode.train.tokenizer", "p2pnode.train.vocabulary"),
     "pyarrow": ("p2pnode.sources.table",),
     "numba": ("kernels",),
     "p2pnode.rehearse": ("p2pnode.cli_tools", "p2pnode.rehearse_command"),

@@ -11,12 +11,14 @@ import pytest
 
 from p2pnode import supply
 from p2pnode.jobs import Jobs
+from p2pnode.keeper import Keeper
 from p2pnode.protocol import effects, events
 from p2pnode.session import Session
 from p2pnode.sources import units
 from p2pnode.sources.retry import Patience
 from p2pnode.train.checkpoint import CheckpointFolder
 from p2pnode.train.data import Dataset, Source, open_dataset
+from p2pnode.train.ledger import Ledger
 from p2pnode.ui.events import Info, Warn
 from p2pnode.worker import Worker
 from tests.harness.range_server import RangeServer
@@ -55,6 +57,8 @@ class Run:
         self.trainer = trainer
         self.shown: list[Any] = []
         self.warned = asyncio.Event()
+        files = CheckpointFolder(folder)
+        keeper = Keeper(trainer, files, Ledger(folder, config), every=100, keep_best=False)
         self.session = Session(
             make_setup(
                 parameters=trainer.parameters,
@@ -66,11 +70,13 @@ class Run:
                 run=config.run_id()[:16],
             ),
             config,
-            Jobs(trainer, CheckpointFolder(folder), 100),
+            Jobs(trainer, files, keeper),
             worker=worker,
             mesh=FakeMesh(),  # type: ignore[arg-type]
             show=self._show,
             rewind=self.shown.append,
+            kept=lambda result: None,
+            measured=lambda metrics: None,
         )
 
     def _show(self, event: Any) -> None:

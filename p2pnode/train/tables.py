@@ -95,7 +95,7 @@ def count(
 
     A row group that cannot be decoded is left out and counted. Raises DataError.
     """
-    names = [name for name, _ in listing.files if name.lower().endswith(SUFFIX)]
+    names = _tables(listing)
     skipped = dataclasses.replace(listing.skipped)
     skipped.other += len(listing.files) - len(names)
     if len(names) > LIMITS.data_files:
@@ -124,8 +124,7 @@ def count(
         return Group(0, index, table.rows(index), len(raw) // id_bytes, digest), left_out
 
     found: dict[tuple[str, int], Group] = {}
-    places = _places(reader, names, need.seed)
-    for place, (group, left_out) in _ahead(read, places):
+    for place, (group, left_out) in _ahead(read, places(reader, listing, need.seed)):
         for field in dataclasses.fields(Skipped):
             total = getattr(skipped, field.name) + getattr(left_out, field.name)
             setattr(skipped, field.name, total)
@@ -157,8 +156,13 @@ def count(
     return manifest, skipped
 
 
-def _places(reader: TableReader, names: list[str], seed: int) -> Iterator[tuple[str, int]]:
+def _tables(listing: Listing) -> list[str]:
+    return [name for name, _ in listing.files if name.lower().endswith(SUFFIX)]
+
+
+def places(reader: TableReader, listing: Listing, seed: int) -> Iterator[tuple[str, int]]:
     """Row groups, file by file, both in a keyed order: few footers are read for a short run."""
+    names = _tables(listing)
     for i in range(len(names)):
         number = permute(i, len(names), mix64(seed))
         groups = reader.table(names[number]).groups
