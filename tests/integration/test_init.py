@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from p2pnode.train.trained import open_trained
 from p2pnode.train.trainer import Trainer
 from signaling.app import SignalingServer
 from tests.integration.conftest import Demo, run_cli
-from tests.integration.test_resume import Node
+from tests.integration.processes import Node
 from tests.train.helpers import train
 
 STEPS = 20
@@ -39,7 +38,7 @@ async def test_all_begin_with_the_weights_that_the_host_has(
         await host.until("invite")
         async with Node(server, tmp_path, "b", "--guest") as guest:
             await host.until("step", step=8)
-            await asyncio.gather(host.end(signal.SIGKILL), guest.end(signal.SIGKILL))
+            await asyncio.gather(host.kill(), guest.kill())
     assert [name for name in os.listdir(tmp_path / "b") if name.startswith("init-")]
     async with Node(server, tmp_path, "a", "--start-when", "2", "--resume", "auto") as host:
         await host.until("invite")
