@@ -10,7 +10,7 @@ from pathlib import Path
 
 from p2pnode.cli_types import Commands, add_command, natural, positive, step_range
 from p2pnode.errors import UsageError
-from p2pnode.node_config import default_home
+from p2pnode.node_config import TextChoice, default_home
 
 REHEARSE_HELP = """Run the step protocol in a simulated network, with a toy model, through
 disasters drawn from a seed. Whatever happens, every node that lives must end
@@ -130,6 +130,9 @@ def add_verify(commands: Commands) -> None:
         "--data", default=None, metavar="PATH", help="the run's text, as it was given to `join`"
     )
     verify.add_argument(
+        "--column", default="text", metavar="NAME", help="the same, for tables (default text)"
+    )
+    verify.add_argument(
         "--threads", type=positive, default=1, metavar="N", help="threads that compute (default 1)"
     )
 
@@ -203,9 +206,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     from p2pnode.verify_command import verify
 
     first, last = arguments.steps
-    return verify(
-        arguments.folder, first=first, last=last, data=arguments.data, threads=arguments.threads
-    )
+    text = TextChoice(arguments.data, arguments.column)
+    return verify(arguments.folder, first=first, last=last, text=text, threads=arguments.threads)
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:

@@ -48,12 +48,12 @@ def verify(
     *,
     first: int | None,
     last: int | None,
-    data: str | None,
+    text: TextChoice,
     threads: int,
     say: Callable[[str], object] = print,
 ) -> int:
     """Verify steps `first` to `last` (None: from the beginning, to the end) of the run in a folder,
-    or of a ledger file in it. `data`: where the run's text is, as for `join`.
+    or of a ledger file in it. `text`: where the run's text is, as for `join`.
 
     Raises LedgerError naming the first difference, ArithmeticUnsoundError if it is this machine
     that computes wrong, CheckpointError, DataError, UsageError.
@@ -67,8 +67,8 @@ def verify(
     say(f"Run {run_id.hex()[:8]}: the chain of the ledger's {len(entries)} steps is whole.")
     _check_signatures(path, run_id, entries, say)
     kernels.use_threads(threads)
-    text = text_of_resumed_run(TextChoice(data), config, path.parent, None)
-    trainer = Trainer(config, text, first=_first(path.parent, config))
+    dataset = text_of_resumed_run(text, config, path.parent, None)
+    trainer = Trainer(config, dataset, first=_first(path.parent, config))
     files = RunFiles(path.parent, config, [known.entry.state for known in entries])
     start = files.nearest(first - 1)
     trainer.restart(config, start)

@@ -13,6 +13,7 @@ import pytest
 
 from p2pnode.cli import main
 from p2pnode.errors import ArithmeticUnsoundError, DataError, LedgerError, UsageError
+from p2pnode.node_config import TextChoice
 from p2pnode.protocol.identity import Identity
 from p2pnode.signatures import Signatures, file_of, sign
 from p2pnode.train.arithmetic import kernels
@@ -46,7 +47,7 @@ class Run:
 
     def verify(self, first: int | None = None, last: int | None = None, **more: Any) -> str:
         self.said = []
-        options = {"data": None, "threads": 1} | more
+        options = {"text": TextChoice(), "threads": 1} | more
         assert verify(self.folder, first=first, last=last, say=self.said.append, **options) == 0
         return "\n".join(self.said)
 
@@ -266,11 +267,11 @@ def test_what_cannot_be_verified_is_a_sentence(
 ) -> None:
     for first, last in ((0, 3), (5, 4), (1, 7)):
         with pytest.raises(UsageError, match="has steps 1 to 6"):
-            verify(run.folder, first=first or -1, last=last, data=None, threads=1)
+            verify(run.folder, first=first or -1, last=last, text=TextChoice(), threads=1)
     text = tmp_path / "text.txt"
     text.write_text("other text " * 5_000, encoding="utf-8")
     with pytest.raises(DataError):
-        run.verify(data=str(text))
+        run.verify(text=TextChoice(str(text)))
     (tmp_path / "empty").mkdir()
     assert main(["verify", str(tmp_path / "empty")]) == 18
     assert "holds no ledger" in capsys.readouterr().err
