@@ -92,7 +92,8 @@ def _compare_shape(path: Path, wanted: dict[str, object]) -> None:
         if said.get(field) != value:
             raise ExportError(
                 f"{path} has {field} {ascii(said.get(field))[:40]}, the run has {value}: give the "
-                "run the model's shape (--preset, --width, --layers, --heads, --ffn, --seq-len)."
+                "run the model's shape (--preset, --width, --layers, --heads, --ffn, --seq-len) "
+                "and vocabulary (--tokenizer)."
             )
 
 
