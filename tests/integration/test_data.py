@@ -15,7 +15,8 @@ from tests.integration.conftest import Demo
 from tests.integration.processes import Node
 from tests.train.tokenizers import bpe
 
-STEPS = 36
+STEPS = 120
+"""Steps take hundredths of a second, and a joiner some seconds: it shall be there before the end."""
 ROWS = 40
 
 
@@ -31,8 +32,8 @@ class Text:
         self.options = ("--tokenizer", str(self.tokenizer), "--slots", "8")
 
     def run(self, data: str) -> tuple[str, ...]:
-        steps = ("--preset", "nano", "--steps", str(STEPS), "--checkpoint-every", "4")
-        return ("--data", data, *steps, "--eval-every", "12", *self.options)
+        steps = ("--preset", "nano", "--steps", str(STEPS), "--checkpoint-every", "10")
+        return ("--data", data, *steps, "--eval-every", "40", *self.options)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
 def one_node(text: Text, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The hash of the undisturbed one-node run, on the file itself."""
     out = tmp_path_factory.mktemp("one")
-    options = (*text.run(str(text.table))[:2], "--eval-every", "12", *text.options)
+    options = (*text.run(str(text.table))[:2], "--eval-every", "40", *text.options)
     demo = Demo(out, "--nodes", "1", *options, "--steps", str(STEPS))
     return demo.hashes["node-1"]
 
