@@ -16,7 +16,7 @@ from tests.integration.processes import Node
 from tests.train.tokenizers import bpe
 
 STEPS = 120
-"""Steps take hundredths of a second, and a joiner some seconds: it shall be there before the end."""
+"""A step takes hundredths of a second, a joiner seconds: it shall be there before the end."""
 ROWS = 40
 
 
