@@ -86,11 +86,18 @@ def demo(plan: Plan) -> int:
     """Run the demo to its end; 0 if every surviving node printed the same hash."""
     plan.check()
     plan.out.mkdir(parents=True, exist_ok=True)
-    # A polite kill ends as Ctrl-C does, so that no node process is left behind.
+    _end_as_by_ctrl_c()
+    return asyncio.run(_demo(plan))
+
+
+def _end_as_by_ctrl_c() -> None:
+    """Have a polite kill end as Ctrl-C does, so that no node process is left behind; also where a
+    shell started us in the background and had SIGINT ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), lambda *_: signal.raise_signal(signal.SIGINT))
-    return asyncio.run(_demo(plan))
 
 
 async def _demo(plan: Plan) -> int:

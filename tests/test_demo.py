@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -383,3 +386,25 @@ async def test_stop_ends_what_still_runs(bench: Callable[..., Bench]) -> None:
         [],
         [signal.SIGTERM],
     ]
+
+
+ENDED_POLITELY = """
+import os, signal, time
+from p2pnode.demo import _end_as_by_ctrl_c
+_end_as_by_ctrl_c()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signals")
+@pytest.mark.parametrize("background", [False, True])
+def test_a_polite_kill_interrupts(background: bool) -> None:
+    """A shell that starts a job in the background has SIGINT ignored."""
+    command = [sys.executable, "-c", ENDED_POLITELY]
+    if background:
+        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+    assert subprocess.check_output(command, text=True, timeout=60) == "interrupted\n"

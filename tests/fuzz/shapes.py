@@ -28,12 +28,17 @@ FEW = 4
 
 
 def modules() -> Iterator[ModuleType]:
-    """Every module of the two packages but the ones that run when imported, and the one that needs
-    PyTorch."""
+    """Every module of the two packages but the ones that run when imported, and those that need
+    PyTorch where it is not installed."""
     for package in (p2pnode, signaling):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith(("__main__", ".torch_model")):
+            if found.name.endswith("__main__"):
+                continue
+            try:
                 yield importlib.import_module(found.name)
+            except ModuleNotFoundError as error:
+                if error.name != "torch":
+                    raise
 
 
 def decoders() -> dict[str, msgspec.msgpack.Decoder[Any] | msgspec.json.Decoder[Any]]:
