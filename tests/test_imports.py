@@ -1,6 +1,8 @@
 """Holds the import rules of docs/ARCHITECTURE.md."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,8 @@ def test_every_module_has_a_layer() -> None:
 )
 def test_a_breach_is_seen(module: str, imported: str) -> None:
     assert breaches(module, {imported})
+
+
+def test_a_node_loads_no_library_that_its_text_does_not_need() -> None:
+    code = "import sys, p2pnode.join; print({'pyarrow', 'tokenizers', 'torch'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

@@ -12,9 +12,6 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
-
 from p2pnode.errors import DataError, SourceAwayError, told
 from p2pnode.limits import LIMITS, MIB
 from p2pnode.sources.blocks import BlockFile, Ranges
@@ -24,6 +21,14 @@ SUFFIX = ".parquet"
 _MAGIC = b"PAR1"
 _BATCH = 256
 _FOOTER_BYTES = 64 * MIB
+
+
+def _arrow() -> Any:
+    """pyarrow, where a table is read: it takes 35 MB that other nodes need not have."""
+    import pyarrow
+    import pyarrow.parquet
+
+    return pyarrow
 
 
 class GroupError(DataError):
@@ -57,10 +62,11 @@ def read_footer(file: Ranges) -> Footer:
     if not 0 < length <= min(size - 8, _FOOTER_BYTES):
         raise _no_parquet(file.name, "its footer has an impossible length")
     raw = file.read(size - 8 - length, length)
+    arrow = _arrow()
     try:
         # The reader looks for a footer at the end of something that begins as a file.
-        metadata = pyarrow.parquet.read_metadata(io.BytesIO(_MAGIC + raw + tail))
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        metadata = arrow.parquet.read_metadata(io.BytesIO(_MAGIC + raw + tail))
+    except (arrow.ArrowException, OSError, ValueError) as error:
         raise _no_parquet(file.name, told(error)) from None
     return Footer(Shape(size, hashlib.sha256(raw).hexdigest()), metadata)
 
@@ -73,8 +79,9 @@ class Table:
         self.name = file.name
         self._column = column
         self.shape = footer.shape
+        arrow = self._arrow = _arrow()
         try:
-            self._file = pyarrow.parquet.ParquetFile(
+            self._file = arrow.parquet.ParquetFile(
                 BlockFile(file),
                 metadata=footer.metadata,
                 pre_buffer=False,
@@ -85,7 +92,7 @@ class Table:
             self._index = self._find(column)
         except SourceAwayError:
             raise
-        except (pyarrow.ArrowException, OSError, ValueError) as error:
+        except (arrow.ArrowException, OSError, ValueError) as error:
             raise _no_parquet(file.name, told(error)) from None
         self.groups: int = self._file.metadata.num_row_groups
 
@@ -97,11 +104,11 @@ class Table:
             raise DataError(
                 f"{self.name} has no column {column!a}; name one with --column: {names}."
             )
-        kind = schema.field(column).type
-        if pyarrow.types.is_dictionary(kind):
+        kind, types = schema.field(column).type, self._arrow.types
+        if types.is_dictionary(kind):
             kind = kind.value_type
         checks = ("string", "large_string", "binary", "large_binary", "string_view", "binary_view")
-        if not any(getattr(pyarrow.types, f"is_{check}")(kind) for check in checks):
+        if not any(getattr(types, f"is_{check}")(kind) for check in checks):
             raise DataError(
                 f"{self.name}: the column {column!a} holds {told(kind)}, not text; choose "
                 "another with --column."
@@ -133,7 +140,7 @@ class Table:
                         yield text
         except SourceAwayError:
             raise
-        except (pyarrow.ArrowException, OSError, ValueError) as error:
+        except (self._arrow.ArrowException, OSError, ValueError) as error:
             raise GroupError(
                 f"{self.name}: row group {group} cannot be read ({told(error)})."
             ) from None
@@ -164,4 +171,4 @@ def _no_parquet(name: str, why: str) -> DataError:
 
 def decompressed(file: Any, codec: str) -> Any:
     """A readable file without its compression: pyarrow brings codecs that Python lacks."""
-    return io.BufferedReader(pyarrow.CompressedInputStream(file, codec), MIB)
+    return io.BufferedReader(_arrow().CompressedInputStream(file, codec), MIB)
