@@ -269,7 +269,7 @@ def test_the_last_line_is_for_programs(
 
 
 async def test_the_host_first_then_the_others(bench: Callable[..., Bench]) -> None:
-    b = bench(reference=(2,), data="texts")
+    b = bench(reference=(2,), text=TextChoice(data="texts"))
     run = asyncio.create_task(b.cluster.run())
     await until(lambda: len(b.processes) == 1)
     await asyncio.sleep(0.01)
