@@ -115,6 +115,8 @@ class Scene:
         self._open = contextlib.AsyncExitStack()
         self._net = Switch(seed, loss=plan.loss, delay=0.01 if plan.loss else 0.0)
         self._jobs: list[asyncio.Task[None]] = []
+        self._outage = asyncio.Lock()
+        """The server goes away and comes back once at a time, however fast the steps pass."""
         self.nodes: dict[int, Node] = {}
         self.happened: list[str] = []
         """Kinds of the faults that took effect."""
@@ -197,9 +199,10 @@ class Scene:
         name = NAMES[fault.node]
         match fault.kind:
             case "server":
-                await self._server.kill()
-                await asyncio.sleep(fault.seconds)
-                self._server = await self._start_server()
+                async with self._outage:
+                    await self._server.kill()
+                    await asyncio.sleep(fault.seconds)
+                    self._server = await self._start_server()
             case "freeze" | "sleep":
                 self.nodes[fault.node].send(signal.SIGSTOP)
                 await asyncio.sleep(fault.seconds)
