@@ -5,6 +5,7 @@ clock while a machine sleeps, and goes on on the boot clock.
 """
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 
@@ -41,11 +42,13 @@ async def test_a_laptop_sleeps_and_then_all_machines_at_once(
 ) -> None:
     pace = Pace(tmp_path, _SLEEPER)
     run = ("--preset", "nano", "--steps", str(STEPS), "--start-when", "2")
-    async with (
-        Server(free_port(), env=pace.env) as server,
-        Node(server.url, tmp_path, "a", *run, env=pace.env) as desktop,
-        Node(server.url, tmp_path, "b", "--guest", env=pace.env) as laptop,
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(Server(free_port(), env=pace.env))
+        host = Node(server.url, tmp_path, "a", *run, env=pace.env)
+        desktop = await stack.enter_async_context(host)
+        await desktop.until("invite")
+        guest = Node(server.url, tmp_path, "b", "--guest", env=pace.env)
+        laptop = await stack.enter_async_context(guest)
         await laptop.until("step", step=3)
         await sleep(laptop)
         away = await desktop.until("left")
