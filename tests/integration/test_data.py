@@ -12,10 +12,10 @@ from signaling.app import SignalingServer
 from tests.harness.range_server import RangeServer
 from tests.harness.real_text import passages, write_parquet
 from tests.integration.conftest import Demo
-from tests.integration.processes import Node
+from tests.integration.processes import Node, Pace
 from tests.train.tokenizers import bpe
 
-STEPS = 120
+STEPS = 80
 """A step takes hundredths of a second, a joiner seconds: it shall be there before the end."""
 ROWS = 40
 
@@ -69,15 +69,16 @@ async def test_a_source_with_faults_and_a_group_with_losses(
     data = ("--data", web.url("mixed", text.table.name))
     guest = ("--guest", *data)
     host = (*text.run(data[1]), "--start-when", "3")
-    async with Node(server, tmp_path, "a", *host) as a:
+    pace = Pace(tmp_path, latecomer="d")
+    async with Node(server, tmp_path, "a", *host, env=pace.env) as a:
         await a.until("invite")
         async with (
-            Node(server, tmp_path, "b", *guest) as b,
-            Node(server, tmp_path, "c", *guest) as c,
+            Node(server, tmp_path, "b", *guest, env=pace.env) as b,
+            Node(server, tmp_path, "c", *guest, env=pace.env) as c,
         ):
             await a.until("step", step=5)
             await b.kill()
-            async with Node(server, tmp_path, "d", "--guest") as d:
+            async with Node(server, tmp_path, "d", "--guest", env=pace.env) as d:
                 await d.until("step")
                 for node in (a, c, d):
                     node.send(signal.SIGTERM)
