@@ -75,7 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"Not shown to be the same: the mean difference may be {ALLOWED} nats plus two "
             f"standard errors, and the standard error {ALLOWED_ERROR}."
         )
-    print("The quality is the same.")
+    print(
+        f"The mean difference is within {ALLOWED} nats plus two standard errors, and the standard "
+        f"error within {ALLOWED_ERROR}."
+    )
     return 0
 
 
