@@ -1,7 +1,8 @@
 """Real processes on machines that sleep: a laptop's lid is closed and opened again.
 
-Sleep is faked by SIGSTOP and a jump of one clock: as on Linux, time stands still on the monotonic
-clock while a machine sleeps, and goes on on the boot clock.
+Sleep is faked by SIGSTOP and a clock that leaves out the time for which the process was stopped:
+as on Linux, time stands still on the monotonic clock while a machine sleeps, and goes on on the
+boot clock.
 """
 
 import asyncio
@@ -15,17 +16,23 @@ from tests.integration.processes import Node, Pace, Process, Server, free_port
 ASLEEP = 10.0
 """Seconds; longer than the silence after which a peer is dropped."""
 
+# The loop looks at the clock many times a second; what it did not see, it slept through.
 _SLEEPER = f"""
-import signal, time
+import threading, time
 
-real, slept = time.monotonic, 0.0
+real, slept, seen = time.monotonic, 0.0, time.monotonic()
+reading = threading.Lock()
 
-def wake(*_):
-    global slept
-    slept += {ASLEEP}
+def monotonic():
+    global slept, seen
+    with reading:
+        now = real()
+        if now - seen > {ASLEEP / 2}:
+            slept += now - seen
+        seen = now
+        return now - slept
 
-signal.signal(signal.SIGCONT, wake)
-time.monotonic = lambda: real() - slept
+time.monotonic = monotonic
 """
 
 
@@ -60,7 +67,7 @@ async def test_a_laptop_sleeps_and_then_all_machines_at_once(
         await sleep(server, desktop, laptop)
         await asyncio.gather(desktop.until("joined"), laptop.until("joined"))
         left = desktop.events("left")[1:] + laptop.events("left")[1:]
-        assert f"this machine slept for {ASLEEP:.0f} s" in {event["reason"] for event in left}
+        assert any(event["reason"].startswith("this machine slept") for event in left)
         pace.hurry()
         ends = await asyncio.gather(desktop.until("finished"), laptop.until("finished"))
         assert {end["hash"] for end in ends} == {undisturbed.hashes["node-1"]}
