@@ -8,6 +8,7 @@ ONE_AT_A_TIME = Path(__file__).parent / "integration"
 """Its tests start several processes each, so they run one after another, beside the others."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests stay together, for what they share."""
     for item in items:
