@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -195,7 +196,8 @@ class Pace:
 
 
 def free_port() -> int:
-    """A TCP port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody uses at the moment, and that nobody is given who asks for any."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(16_000, 32_000)))
+            return int(probe.getsockname()[1])

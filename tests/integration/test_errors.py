@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +13,7 @@ from p2pnode import errors
 from p2pnode.cli_types import EXIT_CODES
 from signaling.app import SignalingServer
 from tests.integration.conftest import ROOT, run_cli
+from tests.integration.processes import free_port
 
 CODE = "a-room-code-of-our-own-93417562-long-enough"
 
@@ -36,12 +36,6 @@ async def server() -> AsyncIterator[str]:
 @pytest.fixture
 def home(tmp_path: Path) -> list[str]:
     return ["--home", str(tmp_path / "home"), "--out", str(tmp_path / "out")]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -68,9 +68,9 @@ class Terminal:
     def types(self, line: str) -> None:
         self.child.send(line + "\r")
 
-    def ends(self, seconds: float = SECONDS) -> int:
+    def ends(self) -> int:
         """Exit code, once everything it printed was read."""
-        self._reader.join(seconds)
+        self._reader.join(SECONDS)
         assert self._over, f"still running; it said:\n{self._text[-3000:]}"
         self.child.wait()
         return int(self.child.exitstatus if self.child.exitstatus is not None else -1)
@@ -294,4 +294,4 @@ def test_leaving_with_a_question_open(how: str, terminals: list[Terminal], tmp_p
         host.child.sendintr()
     else:
         host.child.kill(15 if how == "terminate" else 1)
-    assert host.ends(10) == 0
+    assert host.ends() == 0
