@@ -6,7 +6,6 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-
 INTEGRATION = Path(__file__).parent / "integration"
 
 
@@ -20,7 +19,11 @@ class BesideTheOthers(LoadScopeScheduling):
     after another, in one worker, beside the others. (xdist's own groups need its next version.)"""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "integration" if nodeid.startswith("tests/integration/") else nodeid.split("::")[0]
+        return (
+            "integration"
+            if nodeid.startswith("tests/integration/")
+            else nodeid.split("::", maxsplit=1)[0]
+        )
 
 
 @pytest.hookimpl(optionalhook=True)
