@@ -19,11 +19,8 @@ class BesideTheOthers(LoadScopeScheduling):
     after another, in one worker, beside the others. (xdist's own groups need its next version.)"""
 
     def _split_scope(self, nodeid: str) -> str:
-        return (
-            "integration"
-            if nodeid.startswith("tests/integration/")
-            else nodeid.split("::", maxsplit=1)[0]
-        )
+        file = nodeid.split("::", maxsplit=1)[0]
+        return "integration" if file.startswith("tests/integration/") else file
 
 
 @pytest.hookimpl(optionalhook=True)
