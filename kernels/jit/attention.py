@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..constants import ROW_LANES
 from ..errors import NonFiniteInputError
 from ..reference.attention import score_factor
 from ..types import F32, F64, I8, INT8_LIMIT, AttentionSaved
 from ..workspace import empty
 from .compile import helper, kernel
-from .lanes import lane_sum, pad_lanes
+from .lanes import PAD, fill, lane_sum, whole_lanes
 from .pack import right_cols, right_rows, row_words, scale_of, widened
 from .products import INT8_FLUSH, quantise_rows
 from .scalar import (
@@ -42,25 +43,28 @@ def exponentials(row, n, peak):
 
 @helper
 def _softmax_row(row, n):
-    """row[:n] scores -> probabilities, zeros up to a whole lane; (finite?, peak, 1 / sum)."""
+    """row[:n] scores -> probabilities, zeros up to whole_lanes(n); (finite?, peak, 1 / sum)."""
+    whole = whole_lanes(n)
+    fill(row, n, whole, row[0])
     top, key = np.int32(0), LEAST_KEY
-    for j in range(n):
+    for j in range(whole):
         bits, k = magnitude(row[j]), order_key(row[j])
         top = bits if bits > top else top
         key = k if k > key else key
     peak = from_key(key)
     if top >= INFINITY_BITS:
         return False, peak, ZERO
-    exponentials(row, n, peak)
-    inverse = ONE / lane_sum(row, 0, pad_lanes(row, n))
-    for j in range(n):
+    exponentials(row, whole, peak)
+    fill(row, n, whole, ZERO)
+    inverse = ONE / lane_sum(row, 0, whole // ROW_LANES)
+    for j in range(whole):
         row[j] = row[j] * inverse
     return True, peak, inverse
 
 
 @helper
 def _fold_scale(row, n, sv):
-    """row[:n] *= sv[:n]; (scale, inverse) of its int8 form."""
+    """row[:n] *= sv[:n], n a multiple of `PAD`; (scale, inverse) of its int8 form."""
     top = np.int32(0)
     for j in range(n):
         x = row[j] * sv[j]
@@ -87,8 +91,8 @@ def _attention(
     value_size = (dim + TILE_COLS - 1) // TILE_COLS * TILE_COLS * seq_words
     length = strip.shape[1]
     scores, mixed_words = strip.reshape(-1), mixed.reshape(-1)
-    for j in range(seq_len, length):
-        key_scale[j] = ZERO
+    fill(key_scale, seq_len, length, ZERO)
+    fill(value_scale, seq_len, length, ZERO)
     for group in range(batch * heads):
         b, h = group // heads, group % heads
         for i in range(seq_len):
@@ -106,17 +110,17 @@ def _attention(
                 )  # fmt: skip
             words = (seen + 1) // 2
             for r in range(height):
-                n = i0 + r + 1
+                n = whole_lanes(i0 + r + 1)
                 row = strip[r]
-                finite, peak, inverse = _softmax_row(row, n)
+                finite, peak, inverse = _softmax_row(row, i0 + r + 1)
                 if not finite:
                     return False
                 peaks[b, h, i0 + r], inverses[b, h, i0 + r] = peak, inverse
                 mix_scale[r], to_grid = _fold_scale(row, n, value_scale)
+                integers = halves[r]
                 for j in range(n):
-                    halves[r, j] = np.int16(round_small(row[j] * to_grid))
-                for j in range(n, 2 * words):
-                    halves[r, j] = np.int16(0)
+                    integers[j] = np.int16(round_small(row[j] * to_grid))
+                fill(integers, n, 2 * words, np.int16(0))
             for d0 in range(0, dim, TILE_COLS):
                 scaled_block(
                     mixed_words, NONE, mixed.shape[1], STEP, height - 1, values,
@@ -128,8 +132,8 @@ def _attention(
 
 
 def lanes_of(seq_len: int) -> int:
-    """seq_len rounded up to whole lanes, and so to whole tiles."""
-    return -(-seq_len // 16) * 16
+    """seq_len rounded up to a multiple of `PAD`, and so to whole lanes and tiles."""
+    return -(-seq_len // int(PAD)) * int(PAD)
 
 
 def attention(q: F32, k: F32, v: F32, batch: int, heads: int) -> tuple[F32, AttentionSaved]:
@@ -184,10 +188,11 @@ def _attention_step(q8, sq, k8, sk, v8, sv, factor, row, value_scale, out):
                 total += np.int32(q8[h, d]) * np.int32(k8[j, h, d])
             row[j] = np.float32(np.int32(total)) * scale * sk[j, h]
             value_scale[j] = sv[j, h]
+        fill(value_scale, n, whole_lanes(n), ZERO)
         finite, _, _ = _softmax_row(row, n)
         if not finite:
             return False
-        scale, to_grid = _fold_scale(row, n, value_scale)
+        scale, to_grid = _fold_scale(row, whole_lanes(n), value_scale)
         for d in range(dim):
             total = np.int32(0)
             for j in range(n):

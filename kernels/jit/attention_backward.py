@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..constants import ROW_LANES
 from ..errors import NonFiniteInputError
 from ..reference.attention import score_factor
 from ..types import F32, I32, INT12_LIMIT, AttentionSaved, Ints
 from ..workspace import empty
 from .attention import block_scratch, exponentials, lanes_of
 from .compile import kernel, routine
-from .lanes import lane_sum, pad_lanes
+from .lanes import fill, lane_sum, whole_lanes
 from .pack import pair_word, right_cols, right_rows, row_words, scale_of, widened
-from .products import INT8_FLUSH, INT12_FLUSH, quantise_head_cols, quantise_rows
+from .products import INT8_FLUSH, INT12_FLUSH, quantise_each, quantise_rows
 from .scalar import INFINITY_BITS, ZERO, magnitude, round_small
 from .tile import NONE, STEP, TILE_COLS, TILE_ROWS, WHOLE, scaled_block
 
@@ -34,7 +35,7 @@ def _score_gradient(
 
     queries (int8), gradients (do in 12 bits): rows of words; keys (int8), values (12 bits),
     columns (k in 12 bits by columns): panels for every (b, h). sq, sk, sdo, sv (B, T, H).
-    top_a, top_ds int32 [T]: bits of the largest magnitude of each column of a and ds. dq
+    top_a, top_ds int32 [lanes]: bits of the largest magnitude of each column of a and ds. dq
     (B, T, H, D), also as flat; left [TILE_ROWS, words], seen as int16 in halves: scratch.
     """
     _, seq_len, heads, dim = dq.shape
@@ -46,9 +47,9 @@ def _score_gradient(
     scores, score_gradients, left_words = a.reshape(-1), da.reshape(-1), left.reshape(-1)
     query_scale, gradient_scale = scales_i[0], scales_i[1]
     key_scale, value_scale, padded = scales_j[0], scales_j[1], column_scale[group]
+    fill(top_a, 0, length, np.int32(0))
+    fill(top_ds, 0, length, np.int32(0))
     for j in range(seq_len):
-        top_a[j] = np.int32(0)
-        top_ds[j] = np.int32(0)
         query_scale[j], key_scale[j] = sq[b, j, h] * factor, sk[b, j, h]
         gradient_scale[j], value_scale[j] = sdo[b, j, h], sv[b, j, h]
     for j in range(seq_len, length):
@@ -71,9 +72,12 @@ def _score_gradient(
         words = (i0 + height + 1) // 2
         for r in range(height):
             i = i0 + r
-            n = i + 1
-            row, row_da, row_ds = a[i], da[r], ds[i]
+            n = whole_lanes(i + 1)
+            row, row_da, row_ds, integers = a[i], da[r], ds[i], halves[r]
             exponentials(row, n, peaks[b, h, i])
+            # What was computed of keys behind the query must not be seen: it need not be finite.
+            fill(row, i + 1, n, ZERO)
+            fill(row_da, i + 1, n, ZERO)
             inverse = inverses[b, h, i]
             for j in range(n):
                 x = row[j] * inverse
@@ -81,7 +85,7 @@ def _score_gradient(
                 products[j] = x * row_da[j]
                 bits = magnitude(x)
                 top_a[j] = bits if bits > top_a[j] else top_a[j]
-            along = lane_sum(products, 0, pad_lanes(products, n))
+            along = lane_sum(products, 0, n // ROW_LANES)
             top = np.int32(0)
             for j in range(n):
                 x = row[j] * (row_da[j] - along) * factor
@@ -93,9 +97,8 @@ def _score_gradient(
                 return False
             row_scale[r], to_grid = scale_of(top, _LIMIT12)
             for j in range(n):
-                halves[r, j] = np.int16(round_small(row_ds[j] * to_grid))
-            for j in range(n, 2 * words):
-                halves[r, j] = np.int16(0)
+                integers[j] = np.int16(round_small(row_ds[j] * to_grid))
+            fill(integers, n, 2 * words, np.int16(0))
         for d0 in range(0, dim, TILE_COLS):
             scaled_block(
                 left_words, NONE, left.shape[1], STEP, height - 1, columns,
@@ -108,26 +111,26 @@ def _score_gradient(
 
 @routine
 def _quantise_triangle(x, top, words, scale, inverse):
-    """Words of pairs down the columns of a lower triangle x[T, T], one scale per column."""
+    """Words of pairs down the columns of a lower triangle x[T, lanes], one scale per column.
+
+    Rows of x are zero up to `whole_lanes`.
+    """
     seq_len = x.shape[0]
-    for j in range(seq_len):
+    for j in range(x.shape[1]):
         scale[j], inverse[j] = scale_of(top[j], _LIMIT12)
     for t in range((seq_len + 1) // 2):
-        target = words[t]
-        first = x[2 * t]
+        n = whole_lanes(2 * t + 1)  # whole_lanes(2 * t + 2) is the same
+        target, first = words[t], x[2 * t]
         if 2 * t + 1 < seq_len:
             second = x[2 * t + 1]
-            for j in range(2 * t + 1):
+            for j in range(n):
                 target[j] = pair_word(
                     round_small(first[j] * inverse[j]), round_small(second[j] * inverse[j])
                 )
-            j = 2 * t + 1
-            target[j] = pair_word(np.int32(0), round_small(second[j] * inverse[j]))
         else:
-            for j in range(seq_len):
+            for j in range(n):
                 target[j] = pair_word(round_small(first[j] * inverse[j]), np.int32(0))
-        for j in range(2 * t + 2, seq_len):
-            target[j] = np.int32(0)
+        fill(target, n, target.size, np.int32(0))
 
 
 @kernel
@@ -136,8 +139,8 @@ def _transposed_product(
 ):
     """out[b, :, h, :] = x.T @ columns in 12 bits, x[T, lanes] a finite lower triangle.
 
-    top[T]: bits of the largest magnitude of each column of x. columns: panels for every (b, h).
-    words [T / 2, T]: scratch.
+    top[lanes]: bits of the largest magnitude of each column of x. columns: panels for every (b, h).
+    words [T / 2, lanes]: scratch.
     """
     _, seq_len, heads, dim = out.shape
     seq_words, step = words.shape
@@ -158,12 +161,12 @@ def _transposed_product(
 
 
 def _columns(x: F32, parts: tuple[int, int, int, int]) -> tuple[I32, F32]:
-    """x (B, T, H, D) in 12 bits by columns of each (b, h): panels, and scales [B * H, >= D]."""
-    q, scale = quantise_head_cols(x.reshape(parts), INT12_LIMIT)
-    dim = parts[3]
-    padded = np.zeros((scale.size // dim, -(-dim // TILE_COLS) * TILE_COLS), np.float32)
+    """x (B*T, H*D) in 12 bits by columns of each (b, h): panels, and scales [B * H, >= D]."""
+    batch, _, heads, dim = parts
+    q, scale = quantise_each(x, batch, INT12_LIMIT)
+    padded = np.zeros((batch * heads, -(-dim // TILE_COLS) * TILE_COLS), np.float32)
     padded[:, :dim] = scale.reshape(-1, dim)
-    return right_cols(q), padded
+    return right_cols(q.reshape(parts)), padded
 
 
 def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
@@ -181,7 +184,7 @@ def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
 
     lanes = lanes_of(seq_len)
     a, ds = (empty((seq_len, lanes), np.float32) for _ in range(2))
-    top_a, top_ds = (empty(seq_len, np.int32) for _ in range(2))
+    top_a, top_ds = (empty(lanes, np.int32) for _ in range(2))
     left = row_words(TILE_ROWS, seq_len, 2)
     scratch = (
         empty(TILE_ROWS, np.float32),
@@ -189,8 +192,8 @@ def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
         empty((TILE_ROWS, lanes), np.float32),
         empty(lanes, np.float32),
     )
-    words = empty((-(-seq_len // 2), seq_len), np.int32)
-    scales = empty(seq_len, np.float32), empty(seq_len, np.float32)
+    words = empty((-(-seq_len // 2), lanes), np.int32)
+    scales = empty(lanes, np.float32), empty(lanes, np.float32)
     block = block_scratch()
     dq, dk, dv = (empty(parts, np.float32) for _ in range(3))
     for b in range(batch):

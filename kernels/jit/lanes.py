@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -71,3 +72,22 @@ def pad_lanes(row, n):
     for j in range(n, blocks * ROW_LANES):
         row[j] = ZERO
     return blocks
+
+
+PAD = np.int64(32)
+"""Short rows are padded to a multiple of it: a loop over a whole number of vectors has no rest that
+is done value by value, which takes longer than the vectors."""
+
+
+@helper
+def whole_lanes(n):
+    """n rounded up to a multiple of `PAD`."""
+    return (n + (PAD - 1)) & -PAD
+
+
+@helper
+def fill(row, begin, end, value):
+    """row[begin:end] = value."""
+    part = row[begin:end]
+    for j in range(part.size):
+        part[j] = value

@@ -2,16 +2,21 @@
 
 A left operand is read in place: words of a row lie side by side. A right operand lies in panels of
 TILE_COLS columns, [panel][word][column]. Zeros fill the last word and the last panel.
-May import: types, workspace, jit siblings.
+May import: types, workspace, jit siblings, llvmlite, numba.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from ..types import I32, Ints
 from ..workspace import empty
-from .compile import helper, kernel
+from .compile import helper, kernel, routine
 from .scalar import FLUSH_BITS, INFINITY_BITS, ZERO, float_of, magnitude, round_small
 from .tile import TILE_COLS
 
@@ -46,6 +51,35 @@ def row_top(x, i):
     return top
 
 
+@routine
+def column_tops(x, first, last, begin, end, top, total):
+    """Of columns begin..end-1 and rows first..last-1: bits of the largest magnitude and the sum of
+    all magnitudes.
+
+    x[., .]; top int32; total float32, rounded anyhow. Four rows at a time: what is known of a
+    column is loaded and stored a quarter as often.
+    """
+    cols, whole = end - begin, first + (last - first) // 4 * 4
+    for j in range(cols):
+        top[j], total[j] = np.int32(0), ZERO
+    for k in range(first, whole, 4):
+        r0, r1 = x[k, begin:end], x[k + 1, begin:end]
+        r2, r3 = x[k + 2, begin:end], x[k + 3, begin:end]
+        for j in range(cols):
+            a, b, c, d = magnitude(r0[j]), magnitude(r1[j]), magnitude(r2[j]), magnitude(r3[j])
+            total[j] = total[j] + ((float_of(a) + float_of(b)) + (float_of(c) + float_of(d)))
+            a = a if a > b else b
+            c = c if c > d else d
+            a = a if a > c else c
+            top[j] = a if a > top[j] else top[j]
+    for k in range(whole, last):
+        row = x[k, begin:end]
+        for j in range(cols):
+            a = magnitude(row[j])
+            total[j] = total[j] + float_of(a)
+            top[j] = a if a > top[j] else top[j]
+
+
 @kernel
 def quantise_rows_into(x, limit, q, scale):
     """q, scale of x[M, K] by rows; True if every value was finite."""
@@ -61,27 +95,23 @@ def quantise_rows_into(x, limit, q, scale):
 
 
 @kernel
-def quantise_cols_into(x, limit, top, inverse, q, scale):
-    """q, scale[B, H, N] of x[B, K, H, N], one scale per column of each (b, h); all finite?
+def quantise_cols_into(x, inner, limit, top, total, inverse, q, scale):
+    """q, scale[B, N] of x[B * K, N], one scale per column of each b; all finite?
 
-    top int32 [N], inverse float32 [N]: scratch.
+    inner: K. top int32 [N], total and inverse float32 [N]: scratch.
     """
-    batch, inner, heads, width = x.shape
-    for b in range(batch):
-        for h in range(heads):
+    width = x.shape[1]
+    for b in range(scale.shape[0]):
+        first, last = b * inner, (b + 1) * inner
+        column_tops(x, first, last, 0, width, top, total)
+        for n in range(width):
+            if top[n] >= INFINITY_BITS:
+                return False
+            scale[b, n], inverse[n] = scale_of(top[n], limit)
+        for k in range(first, last):
+            row, target = x[k], q[k]
             for n in range(width):
-                top[n] = np.int32(0)
-            for k in range(inner):
-                for n in range(width):
-                    bits = magnitude(x[b, k, h, n])
-                    top[n] = bits if bits > top[n] else top[n]
-            for n in range(width):
-                if top[n] >= INFINITY_BITS:
-                    return False
-                scale[b, h, n], inverse[n] = scale_of(top[n], limit)
-            for k in range(inner):
-                for n in range(width):
-                    q[b, k, h, n] = round_small(x[b, k, h, n] * inverse[n])
+                target[n] = round_small(row[n] * inverse[n])
     return True
 
 
@@ -136,34 +166,61 @@ def _right_rows(words, out):
                         out[base + k * TILE_COLS] = np.int32(0)
 
 
+@intrinsic
+def _pair_columns(
+    typing_context: Any, q: Any, first: Any, second: Any, out: Any, place: Any
+) -> Any:
+    """out[place + j] = the pair of q[first + j] and q[second + j] in one word, j < TILE_COLS.
+
+    q: int8 or int16, 1-d contiguous like out (int32). LLVM does not find the interleaving itself.
+    """
+    signature = types.void(q, types.intp, types.intp, out, types.intp)
+    half, word = ir.IntType(16), ir.IntType(32)
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, target = (
+            context.make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 3)
+        )
+
+        def values(offset: Any) -> Any:
+            kind = ir.VectorType(source.type.pointee, TILE_COLS)
+            at = builder.bitcast(builder.gep(source, [offset]), kind.as_pointer())
+            loaded = builder.load(at)
+            loaded.align = 1
+            wide = ir.VectorType(half, TILE_COLS)
+            return loaded if kind == wide else builder.sext(loaded, wide)
+
+        order = [i // 2 + i % 2 * TILE_COLS for i in range(2 * TILE_COLS)]
+        mask = ir.Constant(ir.VectorType(word, len(order)), [ir.Constant(word, i) for i in order])
+        pairs = builder.shuffle_vector(values(args[1]), values(args[2]), mask)
+        place = builder.bitcast(builder.gep(target, [args[4]]), pairs.type.as_pointer())
+        builder.store(pairs, place).align = 4
+        return context.get_dummy_value()
+
+    return signature, build
+
+
 @kernel
-def _right_cols(q, out):
-    """out[B * G][panel][word][TILE_COLS] of pairs down the columns of q[B, K, G, N]."""
-    batch, inner, groups, cols = q.shape
+def _right_cols(q, batch, inner, groups, cols, out):
+    """out[B * G][panel][word][TILE_COLS] of pairs down the columns of q[B, K, G, N], flat."""
     count = (inner + 1) // 2
     panels = (cols + TILE_COLS - 1) // TILE_COLS
     for group in range(batch * groups):
         b, g = group // groups, group % groups
         for t in range(count):
-            paired = 2 * t + 1 < inner
+            first = ((b * inner + 2 * t) * groups + g) * cols
+            second, paired = first + groups * cols, 2 * t + 1 < inner
             for p in range(panels):
                 base = ((group * panels + p) * count + t) * TILE_COLS
-                target = out[base : base + TILE_COLS]
                 n0 = p * TILE_COLS
                 if paired and n0 + TILE_COLS <= cols:
-                    first, second = q[b, 2 * t, g, n0:], q[b, 2 * t + 1, g, n0:]
-                    for j in range(TILE_COLS):
-                        target[j] = pair_word(np.int32(first[j]), np.int32(second[j]))
+                    _pair_columns(q, first + n0, second + n0, out, base)
                 else:
                     for j in range(TILE_COLS):
                         inside = n0 + j < cols
-                        one = np.int32(q[b, 2 * t, g, n0 + j]) if inside else np.int32(0)
-                        two = (
-                            np.int32(q[b, 2 * t + 1, g, n0 + j])
-                            if inside and paired
-                            else np.int32(0)
-                        )
-                        target[j] = pair_word(one, two)
+                        one = np.int32(q[first + n0 + j]) if inside else np.int32(0)
+                        two = np.int32(q[second + n0 + j]) if inside and paired else np.int32(0)
+                        out[base + j] = pair_word(one, two)
 
 
 def row_words(rows: int, inner: int, per_word: int, gap: int = _ROW_GAP) -> I32:
@@ -210,5 +267,5 @@ def right_cols(q: Ints) -> I32:
     """q[B, K, G, N] as the panels of B * G right operands, in words of pairs."""
     batch, inner, groups, cols = q.shape
     out: I32 = empty(batch * groups * panels_size(cols, -(-inner // 2)), np.int32)
-    _right_cols(q, out)
+    _right_cols(q.reshape(-1), batch, inner, groups, cols, out)
     return out

@@ -19,6 +19,7 @@ from ..workspace import empty
 from .compile import helper, kernel, routine
 from .pack import (
     bytes_of,
+    column_tops,
     left_cols,
     pair_word,
     quantise_cols_into,
@@ -30,7 +31,7 @@ from .pack import (
     scale_of,
     widened,
 )
-from .scalar import INFINITY_BITS, magnitude, round_small
+from .scalar import INFINITY_BITS, round_small
 from .target import QUADS
 from .threads import spread
 from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
@@ -71,20 +72,21 @@ def quantise_rows(x: F32, limit: int) -> Quantised:
     return Quantised(q, scale, limit, by_rows=True)
 
 
-def quantise_head_cols(x: F32, limit: int) -> tuple[Ints, F32]:
-    """x[B, K, H, N] -> integers, and scales [B, H, N] per column of each (b, h)."""
-    batch, _, heads, n = x.shape
-    q, scale = _integers(x, limit), empty((batch, heads, n), np.float32)
-    top, inverse = empty(n, np.int32), empty(n, np.float32)
-    if not quantise_cols_into(x, np.float32(limit), top, inverse, q, scale):
+def quantise_each(x: F32, batch: int, limit: int) -> tuple[Ints, F32]:
+    """x[B * K, N] -> integers, and scales [B, N] per column of each of B parts."""
+    rows, width = x.shape
+    q, scale = _integers(x, limit), empty((batch, width), np.float32)
+    top, total, inverse = (empty(width, kind) for kind in (np.int32, np.float32, np.float32))
+    scratch = top, total, inverse
+    if not quantise_cols_into(x, rows // batch, np.float32(limit), *scratch, q, scale):
         raise _refuse()
     return q, scale
 
 
 def quantise_cols(x: F32, limit: int) -> Quantised:
     """x[K, N] -> integers with one scale per column."""
-    q, scale = quantise_head_cols(x.reshape(1, x.shape[0], 1, x.shape[1]), limit)
-    return Quantised(q.reshape(x.shape), scale.reshape(-1), limit, by_rows=False)
+    q, scale = quantise_each(x, 1, limit)
+    return Quantised(q, scale.reshape(-1), limit, by_rows=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -234,24 +236,6 @@ def _magnitudes(values):
     return total
 
 
-@helper
-def _largest_magnitudes(words, totals):
-    """Over the columns of words of pairs: the largest sum of magnitudes. totals: scratch."""
-    for j in range(words.shape[1]):
-        totals[j] = np.int32(0)
-    for t in range(words.shape[0]):
-        row = words[t]
-        for j in range(row.size):
-            low, high = np.int32(np.int16(row[j])), np.int32(row[j] >> np.int32(16))
-            low = np.int32(-low) if low < 0 else low
-            high = np.int32(-high) if high < 0 else high
-            totals[j] = np.int32(totals[j] + low + high)
-    largest = np.int32(0)
-    for j in range(words.shape[1]):
-        largest = totals[j] if totals[j] > largest else largest
-    return largest
-
-
 _NOT_FINITE, _LARGE, _SUMMABLE = np.int64(0), np.int64(1), np.int64(2)
 """What became of a chunk: refused, or quantised; then whether int32 can hold all its sums."""
 
@@ -286,23 +270,22 @@ def _quantise_rows_chunk(x, limit, halves, bytes_, row_scale, count, quads, flip
 
 
 @kernel
-def _quantise_cols_chunk(x, begin, end, limit, words, top, inverse, row_scale, count, flush):
+def _quantise_cols_chunk(x, begin, end, limit, words, top, total, inverse, row_scale, count, flush):
     """Words [K / 2, >= end - begin] of pairs down columns begin..end-1 of x[K, M], with scales.
 
-    top int32, inverse float32: scratch for each column.
+    top int32, total and inverse float32: scratch for each column.
     """
     inner, rows = x.shape[0], end - begin
-    for j in range(rows):
-        top[j] = np.int32(0)
-    for k in range(inner):
-        row = x[k, begin:end]
-        for j in range(rows):
-            bits = magnitude(row[j])
-            top[j] = bits if bits > top[j] else top[j]
+    column_tops(x, 0, inner, begin, end, top, total)
+    # A rounded value is at most a half more than its magnitude over the scale; the tenth covers
+    # what the sum of at most _SMALL_ROW magnitudes lost to rounding (a sixteenth).
+    most = np.float32(0.9) * np.float32(_SMALL - inner // 2)
+    small = flush < count < _SMALL_ROW // 2
     for j in range(rows):
         if top[j] >= INFINITY_BITS:
             return _NOT_FINITE
         row_scale[j], inverse[j] = scale_of(top[j], limit)
+        small &= total[j] * inverse[j] <= most
     for t in range(inner // 2):
         first, second = x[2 * t, begin:end], x[2 * t + 1, begin:end]
         for j in range(rows):
@@ -313,9 +296,6 @@ def _quantise_cols_chunk(x, begin, end, limit, words, top, inverse, row_scale, c
         for j in range(rows):
             q = round_small(x[inner - 1, begin + j] * inverse[j])
             words[count - 1, j] = pair_word(q, np.int32(0))
-    small = False
-    if flush < count < _SMALL_ROW // 2:
-        small = _largest_magnitudes(words[:, :rows], top) <= _SMALL
     return _SUMMABLE if small else _LARGE
 
 
@@ -424,13 +404,13 @@ def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
 
     def quantised(start: int, stop: int) -> bool:
         words, top = empty((panels.count, chunk), np.int32), empty(chunk, np.int32)
-        inverse, row_scale = (empty(chunk, np.float32) for _ in range(2))
+        total, inverse, row_scale = (empty(chunk, np.float32) for _ in range(3))
         scratch = _scratch(chunk, cols, wide)
         for c0 in range(start, stop, chunk):
             end = min(c0 + chunk, stop)
             done = _quantise_cols_chunk(
-                dy, c0, end, np.float32(x.limit), words, top, inverse, row_scale, panels.count,
-                flush,
+                dy, c0, end, np.float32(x.limit), words, top, total, inverse, row_scale,
+                panels.count, flush,
             )  # fmt: skip
             if done == _NOT_FINITE:
                 return False
