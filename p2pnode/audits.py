@@ -49,9 +49,11 @@ class Audits:
         step: Callable[[], int],
         busy: Callable[[], bool],
         say: Callable[[str], object],
+        cost: Cost,
     ) -> None:
         """`spawn` runs a task, `answer` takes results, `step` tells how many are applied, `busy`
-        whether there are own slots to compute; `say` tells the owner what came too late."""
+        whether there are own slots to compute; `say` tells the owner what came too late; `cost` is
+        added to."""
         self._jobs = jobs
         self._worker = worker
         self._spawn = spawn
@@ -63,7 +65,7 @@ class Audits:
         self._diagnoses: set[asyncio.Task[None]] = set()
         self._say = say
         self._running = self._closed = False
-        self.cost = Cost()
+        self.cost = cost
 
     def begin(self, effect: effects.Audit) -> None:
         """Keep the state now, compute when there is time."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from p2pnode.audits import Cost
 from p2pnode.chain_file import ChainFile
 from p2pnode.config import RunOptions
 from p2pnode.errors import (
@@ -118,6 +119,9 @@ class Node:
         self._samples = Samples(
             ticket.config.out, ticket.config.sample_prompt, worker=worker, show=console.show
         )
+        self._audit_cost = Cost()
+        """Of this session and those before it that a rewind ended, as the number of sets missed."""
+        self._audits_missed = 0
         self._starting = False
         self._leaving = False
         self._answered: set[PeerId] = set()
@@ -445,6 +449,7 @@ class Node:
             rewind=self._rewind,
             kept=self._on_kept,
             measured=self._on_measured,
+            audit_cost=self._audit_cost,
         )
 
     def _signed(self, peer: PeerId, digest: bytes, signature: bytes) -> bool:
@@ -528,6 +533,7 @@ class Node:
             session.redirect(chain.config, event)
             return
         self._session = None
+        self._audits_missed += session.core.audits_missed
         session.close()
         self._spawn(self._begin_again(older, lead=here))
 
@@ -568,9 +574,9 @@ class Node:
                 worst_loop_stall_ms=report.worst * 1000,
                 loop_stalls=report.stalls,
                 peak_rss_mb=peak_rss() / 2**20,
-                audited_slots=session.audit_cost.slots,
-                audit_share=round(session.audit_cost.share, 4),
-                audits_missed=session.core.audits_missed,
+                audited_slots=self._audit_cost.slots,
+                audit_share=round(self._audit_cost.share, 4),
+                audits_missed=self._audits_missed + session.core.audits_missed,
             )
         )
         await session.released()

@@ -90,9 +90,11 @@ class Session:
         rewind: Callable[[effects.Rewind], object],
         kept: Callable[[CommitResult], object],
         measured: Callable[[Metrics], object],
+        audit_cost: Cost,
     ) -> None:
         """`rewind` is called when this node is to take the run back (it has a record to sign);
-        `kept` with what each commit left behind, and at the end; `measured` with its figures."""
+        `kept` with what each commit left behind, and at the end; `measured` with its figures;
+        `audit_cost` is added to."""
         self._me = setup.me
         self._config = config
         self._jobs = jobs
@@ -128,12 +130,8 @@ class Session:
             step=lambda: self.core.applied,
             busy=lambda: self._computing is not None,
             say=lambda text: self._show(Warn(text=text)),
+            cost=audit_cost,
         )
-
-    @property
-    def audit_cost(self) -> Cost:
-        """What audits have taken here so far."""
-        return self._audits.cost
 
     def handle(self, event: events.Event) -> None:
         """Give the core one event and carry out what it asks for."""

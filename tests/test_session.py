@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from p2pnode import session as session_module
+from p2pnode.audits import Cost
 from p2pnode.errors import (
     ArithmeticUnsoundError,
     CheckpointError,
@@ -174,6 +175,7 @@ class Stage:
     jobs: FakeJobs
     mesh: FakeMesh
     shown: list[ui.Event]
+    audit_cost: Cost
 
     def do(self, *asked: effects.Effect) -> None:
         """Let the core ask for these effects, all at once."""
@@ -211,7 +213,7 @@ def make_setup(**changes: Any) -> Setup:
 @pytest.fixture
 async def stage(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(session_module, "StepCore", ScriptedCore)
-    jobs, mesh, shown, measured = FakeJobs(), FakeMesh(), [], []
+    jobs, mesh, shown, measured, cost = FakeJobs(), FakeMesh(), [], [], Cost()
     made: Any = Session(
         make_setup(),
         run_config("nano", steps=STEPS),
@@ -222,8 +224,9 @@ async def stage(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Any:
         rewind=jobs.rewinds.append,
         kept=lambda result: None,
         measured=measured.append,
+        audit_cost=cost,
     )
-    yield Stage(made, made.core, jobs, mesh, shown)
+    yield Stage(made, made.core, jobs, mesh, shown, cost)
     jobs.hold.set()
     made.close()
 
@@ -268,6 +271,7 @@ class Run:
             rewind=self.shown.append,
             kept=lambda result: None,
             measured=self.measured.append,
+            audit_cost=Cost(),
         )
 
     def of(self, kind: type) -> list[Any]:
@@ -638,7 +642,7 @@ async def test_an_audit_takes_the_state_at_once_and_the_time_that_is_left(stage:
     assert ran.index("lend 1") < ran.index("apply 1")
     assert ran.index("slot 1") < ran.index("audit 4"), "its own work goes first"
     await until(lambda: events.Audited(1, (4, 5), False, ()) in stage.core.heard)
-    assert stage.session.audit_cost.slots == 2
+    assert stage.audit_cost.slots == 2
 
 
 async def test_an_audit_of_a_step_that_is_over_takes_turns(stage: Stage) -> None:
