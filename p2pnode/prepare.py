@@ -1,7 +1,7 @@
 """What a run takes at this machine before its first step: memory, text, kernels, a first state.
 
-May import: first_weights, share, signatures, worker, protocol, train, ui.events, node_config,
-config, limits, errors.
+May import: first_weights, share, signatures, worker, protocol, train, sources, ui.events,
+node_config, config, limits, errors.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from p2pnode.protocol.identity import PeerId
 from p2pnode.protocol.messages import HEADER_BYTES, PART_BYTES
 from p2pnode.share import DataShare, share
 from p2pnode.signatures import Signatures, file_of
+from p2pnode.sources.door import Door
 from p2pnode.texts import (
     text_from_blob,
     text_here,
@@ -93,12 +94,15 @@ class Preparation:
         choice: TextChoice,
         worker: Worker,
         show: Callable[[Event], None],
+        door: Door,
     ) -> None:
-        """`choice`: where this machine has the run's text, if it has."""
+        """`choice`: where this machine has the run's text, if it has; `door`: what the signaling
+        server serves of it."""
         self._config = config
         self._choice = choice
         self._worker = worker
         self._show = show
+        self._door = door
 
     async def compute(self, job: Callable[..., T], *args: object, **kwargs: object) -> T:
         """Anything that takes long, in the computing thread."""
@@ -174,7 +178,8 @@ class Preparation:
             work = self.compute(text_of_new_run, self._choice, options, folder)
         else:
             resumed = Path(resume) if resume not in (None, "auto") else None
-            work = self.compute(text_of_resumed_run, self._choice, state.config, folder, resumed)
+            arguments = self._choice, state.config, folder, resumed, self._door
+            work = self.compute(text_of_resumed_run, *arguments)
         return await self._patiently(work, "Still reading the text")
 
     async def find_text(
@@ -185,7 +190,7 @@ class Preparation:
         donors: Callable[[], Iterable[PeerId]],
     ) -> Dataset:
         """The run's text: from --data, built in, or from the other members. Then serve it too."""
-        arguments = self._choice, manifest, config, self._config.out
+        arguments = self._choice, manifest, config, self._config.out, self._door
         dataset = await self._patiently(
             self.compute(text_here, *arguments), "Still reading the text"
         )

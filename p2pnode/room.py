@@ -1,12 +1,13 @@
 """A node's place in a room: signaling, admission, the roster, and a link to every member.
 
 Everything that does not depend on a run. May import: devices, memberships, net,
-protocol, ui, node_config, errors, and `signaling.messages`.
+protocol, sources, ui, node_config, errors, and `signaling.messages`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import secrets
 from typing import Protocol
@@ -21,7 +22,7 @@ from p2pnode.net.ice import IceMode, IcePolicy
 from p2pnode.net.ice_servers import IceServer, SilentServers, chosen
 from p2pnode.net.mesh import Mesh
 from p2pnode.net.signaling_client import Lent, Offline, Registered, SignalingClient
-from p2pnode.net.signaling_url import is_loopback
+from p2pnode.net.signaling_url import data_url, is_loopback
 from p2pnode.net.signals import Signal, decode_signal, encode_signal
 from p2pnode.node_config import NodeConfig
 from p2pnode.protocol import admit_effects
@@ -40,10 +41,11 @@ from p2pnode.protocol.lobby import (
     encode_lobby,
 )
 from p2pnode.protocol.roster import Roster, open_roster
+from p2pnode.sources.door import Door, Offer
 from p2pnode.ui.console import Console
 from p2pnode.ui.events import Compare, Info, Invite, Joined, Knock, Left, Waiting, Warn
+from signaling.messages import DataOffer, Relayed, View
 from signaling.messages import IceServer as Recommended
-from signaling.messages import Relayed, View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Room:
         self.identity = ticket.identity
         self.id = ticket.keys.room
         self._config = config
+        self._server = ticket.server
         self._code = ticket.code
         self._console = console
         self._occupant = occupant
@@ -122,6 +125,9 @@ class Room:
         }[config.addresses]
         self._own_ice = tuple(IceServer.parse(text) for text in config.ice_servers)
         self._silent_servers = SilentServers()
+        self._loop = asyncio.get_running_loop()
+        self.door = Door(self._say)
+        """What the server serves of the run's text."""
         self._online = True
         self._invited = False
         self._waiting_shown = False
@@ -180,7 +186,9 @@ class Room:
                         self._console.show(Info(text="The signaling server is back."))
                 case Lent():
                     self.mesh.set_ice(self._ice_policy(event.ice))
+                    self.door.offer = self._offer(event.data)
                 case Offline():
+                    self.door.offer = None
                     self._shown = None
                     self._look_around()
                     if self._online:
@@ -197,6 +205,16 @@ class Room:
                     self._note_presence(event)
                 case Relayed():
                     self._admit(self._admission.on_relayed(event.sender, event.sealed, now))
+
+    def _say(self, text: str) -> None:
+        """In any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody reads it any more
+            self._loop.call_soon_threadsafe(self._console.show, Info(text=text))
+
+    def _offer(self, data: DataOffer | None) -> Offer | None:
+        if data is None:
+            return None
+        return Offer(data_url(self._server), data.token.hex(), data.sources)
 
     def _saved_roster(self) -> Roster | None:
         """What this node knew of the room when it last ran; None if nothing that counts."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from p2pnode.config import BYTES, RunConfig, RunOptions
 from p2pnode.errors import DataError
 from p2pnode.node_config import TextChoice
+from p2pnode.sources.door import Door
 from p2pnode.sources.hub import tokenizer_path
 from p2pnode.train import tokenizer as tokenizers
 from p2pnode.train.arithmetic import kernels
@@ -35,11 +36,14 @@ def text_of_new_run(choice: TextChoice, options: RunOptions, folder: Path) -> Da
 
 
 def text_of_resumed_run(
-    choice: TextChoice, run: RunConfig, folder: Path, resumed: Path | None
+    choice: TextChoice,
+    run: RunConfig,
+    folder: Path,
+    resumed: Path | None,
+    door: Door | None = None,
 ) -> Dataset:
     """The same for a run that goes on from a checkpoint of its own, `resumed` (a file or
-    folder; None: in `folder`).
-    Raises DataError."""
+    folder; None: in `folder`). Raises DataError."""
     tokenizer = _tokenizer_here(choice, run, folder, resumed)
     if tokenizer is None:
         tokenizer = beside(run.tokenizer, folder)  # raises: it says what to do
@@ -49,29 +53,34 @@ def text_of_resumed_run(
     length = run.model.seq_len + 1
     first = run.at(0)
     need = Need(first.steps * run.slots * run.micro_batch, length, run.seed)
-    dataset = open_dataset(_source(choice, folder), manifest, tokenizer, need)
+    dataset = open_dataset(_source(choice, folder, door), manifest, tokenizer, need)
     if run.data != dataset.manifest.hash():
         raise DataError("The checkpoint was trained on other text; give the same --data as then.")
     return _keep(dataset, folder)
 
 
 def text_here(
-    choice: TextChoice, manifest: Manifest, run: RunConfig, folder: Path
+    choice: TextChoice, manifest: Manifest, run: RunConfig, folder: Path, door: Door
 ) -> Dataset | None:
-    """The text of another's run, if this machine has it; None if it has to come from the others.
+    """The text of another's run, if this machine has it or the signaling server serves it; None if
+    it has to come from the others.
     Raises DataError if what the owner named is not it, or is encoded otherwise."""
     tokenizer = _tokenizer_here(choice, run, folder, None)
     if tokenizer is None:
         return None
-    if choice.data is None and manifest.kind == "files":
+    known = choice.data is not None or manifest.kind == "builtin" or manifest.source != ""
+    if not known and (manifest.shared or door.offer is None):
         return None
-    if choice.data is None and manifest.kind == "table" and not manifest.source:
-        return None
-    return _keep(open_dataset(_source(choice, folder), manifest, tokenizer), folder)
+    return _keep(open_dataset(_source(choice, folder, door), manifest, tokenizer), folder)
 
 
 def text_from_blob(
-    choice: TextChoice, manifest: Manifest, run: RunConfig, folder: Path, blob: bytes
+    choice: TextChoice,
+    manifest: Manifest,
+    run: RunConfig,
+    folder: Path,
+    door: Door,
+    blob: bytes,
 ) -> Dataset:
     """The text of another's run from what members sent: the tokenizer file, then the text, unless
     that is too large. Raises DataError."""
@@ -82,7 +91,7 @@ def text_from_blob(
     if manifest.shared:  # then it is here, whatever the owner's source is like
         dataset = Dataset.from_blob(manifest, text, tokenizer)
     else:
-        dataset = open_dataset(_source(choice, folder), manifest, tokenizer)
+        dataset = open_dataset(_source(choice, folder, door), manifest, tokenizer)
     return _keep(dataset, folder)
 
 
@@ -99,8 +108,8 @@ def make_run_config(options: RunOptions, dataset: Dataset) -> RunConfig:
     )
 
 
-def _source(choice: TextChoice, folder: Path) -> Source:
-    return Source(choice.data, choice.column, folder / CACHE)
+def _source(choice: TextChoice, folder: Path, door: Door | None = None) -> Source:
+    return Source(choice.data, choice.column, folder / CACHE, door=door)
 
 
 def _chosen(choice: TextChoice) -> Tokenizer | None:

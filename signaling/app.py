@@ -1,6 +1,6 @@
 """The signaling server: sockets around the decisions of `rooms`.
 
-May import: grouping, limits, messages, outgoing, page, rooms, stun, turn.
+May import: data, grouping, limits, messages, outgoing, page, rooms, stun, turn.
 
     async with SignalingServer("127.0.0.1", 0) as server:
         print(server.url)
@@ -19,9 +19,11 @@ from types import TracebackType
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from signaling.data.door import PATH, DataDoor
+from signaling.data.sources import Source
 from signaling.grouping import Network, origin_of
 from signaling.limits import LIMITS, Limits
-from signaling.messages import PROTOCOL, IceServer, Relayed, encode
+from signaling.messages import PROTOCOL, IceServer, Loan, PeerId, Relayed, encode
 from signaling.outgoing import Outgoing
 from signaling.page import add_pages
 from signaling.rooms import Effect, Lend, Rooms, Send
@@ -75,18 +77,22 @@ class SignalingServer:
         limits: Limits = LIMITS,
         ice: tuple[IceServer, ...] = (),
         turn: TurnLender | None = None,
+        data: Sequence[Source] = (),
         tls: ssl.SSLContext | None = None,
         proxies: Sequence[Network] = (),
         group_private: bool = False,
     ) -> None:
         """`port` 0 takes any free one. `ice`: further STUN and TURN servers to recommend
-        to everybody, `turn`: TURN servers to lend to approved members.
+        to everybody, `turn`: TURN servers to lend to approved members,
+        `data`: sources of text that these may read through the server.
         `proxies` and `group_private`: see `grouping.origin_of`."""
         self.host = host
         self.port = port
         self._limits = limits
         self._ice = ice
         self._turn = turn
+        self._data = data
+        self._door: DataDoor | None = None
         self._tls = tls
         self._proxies = proxies
         self._group_private = group_private
@@ -130,12 +136,15 @@ class SignalingServer:
             limits=self._limits,
             ice=self._ice,
             stun_port=self.port,
-            lends_turn=self._turn is not None,
+            lends=self._turn is not None or bool(self._data),
         )
         app = web.Application(client_max_size=1024)
         add_pages(app)
-        app.router.add_get("/healthz", _health)
+        app.router.add_get("/healthz", self._health)
         app.router.add_get("/ws", self._serve_socket)
+        if self._data:
+            self._door = DataDoor(self._data, self._limits, self._rooms.member_at, self._loop.time)
+            app.router.add_get(PATH, self._serve_data, allow_head=False)
         # No access log: it would hold addresses.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=GOODBYE)
         await self._runner.setup()
@@ -165,6 +174,8 @@ class SignalingServer:
             await asyncio.wait(goodbyes, timeout=GOODBYE)
             for goodbye in goodbyes:
                 goodbye.cancel()
+        if self._door is not None:
+            await self._door.close()
         await self._runner.cleanup()
 
     async def _bind(self) -> tuple[socket.socket, socket.socket]:
@@ -238,6 +249,8 @@ class SignalingServer:
                 self._carry_out(self._rooms.on_frame(number, frame.data, self._loop.time()))
         finally:
             del self._outgoing[number]
+            if self._door is not None:
+                self._door.withdraw(number)
             self._carry_out(self._rooms.on_disconnect(number, self._loop.time()))
             sender.cancel()
             await asyncio.wait([sender])
@@ -257,10 +270,30 @@ class SignalingServer:
                 message = effect.message
                 outgoing.put(encode(message), may_drop=isinstance(message, Relayed))
             elif isinstance(effect, Lend):
-                assert self._turn is not None
-                outgoing.put(encode(self._turn.lend(effect.peer)), may_drop=False)
+                loan = self._loan(effect.connection, effect.peer)
+                outgoing.put(encode(loan), may_drop=False)
             else:
                 outgoing.close()
+
+    def _loan(self, number: int, peer: PeerId) -> Loan:
+        offer = self._door.offer(number) if self._door is not None else None
+        if self._turn is None:
+            return Loan((), self._limits.turn_seconds, offer)
+        return self._turn.lend(peer, offer)
+
+    async def _serve_data(self, request: web.Request) -> web.StreamResponse:
+        assert self._door is not None
+        self._in_use.add(request.protocol)
+        try:
+            return await self._door.serve(request)
+        finally:
+            self._in_use.discard(request.protocol)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        state: dict[str, object] = {"status": "ok", "protocol": PROTOCOL}
+        if self._door is not None:
+            state["data_proxy"] = self._door.counts()
+        return web.json_response(state)
 
     async def _tick(self) -> None:
         while True:
@@ -270,7 +303,8 @@ class SignalingServer:
             self._end_unused(now)
 
     def _end_unused(self, now: float) -> None:
-        """Close TCP connections that do not become WebSockets; aiohttp lets them stay for ever."""
+        """Close TCP connections that are neither WebSockets nor being sent text; aiohttp lets them
+        stay for ever."""
         server = self._runner.server
         handlers = [] if server is None else server.connections
         unused = [handler for handler in handlers if handler not in self._in_use]
@@ -279,7 +313,3 @@ class SignalingServer:
         for index, (handler, since) in enumerate(self._idle_since.items()):
             if index < surplus or now >= since + self._limits.unused_seconds:
                 handler.force_close()
-
-
-async def _health(_: web.Request) -> web.Response:
-    return web.json_response({"status": "ok", "protocol": PROTOCOL})

@@ -1,6 +1,6 @@
 """`python -m signaling serve`: run the server until told to stop.
 
-May import: app, grouping, limits, turn.
+May import: app, data, grouping, limits, turn.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from signaling.app import BindError, CertificateError, SignalingServer, tls_context
+from signaling.data.options import add_options, check_options, limits_of, sources_of
 from signaling.grouping import Network, parse_network
 from signaling.limits import LIMITS
 from signaling.turn import TurnLender, turn_url
@@ -31,8 +32,8 @@ _FILES = LIMITS.connections + LIMITS.unused_connections + 64
 
 _ABOUT = """\
 The rendezvous server for p2pnode. It introduces nodes that know the same room code to each other
-and answers STUN; it sees no code, no weights, no gradients and no training text, so nodes need not
-trust it.
+and answers STUN; it sees no code, no weights, no gradients and no training text but what its
+operator offers (--data-proxy), so nodes need not trust it.
 
   python -m signaling serve                 listen on every address of this machine, port 8765
   python -m signaling serve --port 9000     another port (TCP for WebSocket and page, UDP for STUN)
@@ -40,6 +41,7 @@ trust it.
   python -m signaling serve --tls-cert chain.pem --tls-key key.pem    https and wss
   python -m signaling serve --trusted-proxy 10.0.0.2    behind a reverse proxy at 10.0.0.2
   python -m signaling serve --turn turn:HOST:3478 --turn-secret FILE    lend members a TURN server
+  python -m signaling serve --data-proxy https://HOST/texts/    members may read these through it
 
 Nodes then join with:  python -m p2pnode join --signal http://ADDRESS:PORT
 Two machines on one network need no separate server: `python -m p2pnode join --serve` includes one.
@@ -122,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         help="let join --nearby work between private addresses too: only where everybody who "
         "reaches the server may knock at everybody's group",
     )
+    add_options(serve)
     return parser
 
 
@@ -166,11 +169,15 @@ async def _serve(
 
     for number in numbers:
         signal.signal(number, on_signal)
+    limits = limits_of(options)
+    sources = sources_of(options, limits)
     async with SignalingServer(
         host,
         options.port,
+        limits=limits,
         tls=tls,
         turn=turn,
+        data=sources,
         proxies=options.trusted_proxy,
         group_private=options.group_private,
     ) as server:
@@ -181,6 +188,9 @@ async def _serve(
                 "warning: --group-private: all nodes with private addresses form one group; "
                 "whoever reaches this server over one may knock there without a code."
             )
+        if sources:
+            offered = ", ".join(str(source) for source in sources)
+            print(f"Members of rooms may read text through this server: {offered}.")
         print(f"On this machine: {server.url}  Stop with Ctrl-C.", flush=True)
         await stop.wait()
         print("Stopping.", flush=True)
@@ -194,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--tls-cert and --tls-key go together")
     if bool(options.turn) != (options.turn_secret is not None):
         parser.error("--turn and --turn-secret go together")
+    check_options(options, parser)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     _allow_many_files()
     try:

@@ -102,6 +102,37 @@ class Limits:
     stun_address_rate: float = 50.0
     stun_address_burst: float = 200.0
     """The same for one address, so that nobody has all of them."""
+    data_cache_bytes: int = 256 * 1024 * 1024
+    """Text of `--data-proxy` kept in memory (--data-proxy-cache). The nodes of a run read the same
+    eight row groups at about the same time: some tens of megabytes."""
+    data_hour_bytes: int = 8 * 1024 * 1024 * 1024
+    """Text served to everyone in any hour (--data-proxy-hourly). Half of it may be taken at once:
+    a run begins with much, and goes on with little."""
+    data_request_bytes: int = 8 * 1024 * 1024
+    """Most bytes of one request: as many as a node asks for."""
+    data_member_rate: float = 2 * 1024 * 1024.0
+    data_member_burst: float = 512 * 1024 * 1024.0
+    """Bytes for one member, counted in whole blocks; training reads some kilobytes a second."""
+    data_address_rate: float = 8 * 1024 * 1024.0
+    data_address_burst: float = 2048 * 1024 * 1024.0
+    """The same for all members behind one address, a school perhaps."""
+    data_questions_rate: float = 10.0
+    data_questions_burst: float = 200.0
+    """Requests of one member for text, the vain ones too."""
+    data_requests: int = 64
+    data_member_requests: int = 4
+    """Requests that are being answered, of everyone and of one member: a block of memory each."""
+    data_pending: int = 64
+    """Blocks on their way from sources, waiting ones included."""
+    data_reads: int = 4
+    """The same from one web server at a time, so that one which hangs stops no other."""
+    data_tries: int = 3
+    data_read_seconds: float = 20.0
+    """Attempts for a block of a web server, and how long each may take."""
+    data_files: int = 4096
+    """Files whose size and version are remembered."""
+    data_write_seconds: float = 60.0
+    """How long a reader may take for a block: slower than 17 KiB/s is of no use to it."""
 
 
 LIMITS = Limits()

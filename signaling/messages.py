@@ -27,6 +27,8 @@ MESSAGE_BYTES = 64 * 1024
 
 MAX_MEMBERS = 64
 MAX_WAITING = 32
+MAX_SOURCES = 16
+"""Sources of text that a server may serve: a node without its own may look into each."""
 
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 PeerId = Bytes32
@@ -107,12 +109,23 @@ class View(msgspec.Struct, frozen=True, tag=True):
     stands in for it, sees them."""
 
 
+class DataOffer(msgspec.Struct, frozen=True):
+    """The server serves text: `GET data/SOURCE/NAME` beside `ws`, with a range of bytes and
+    `Authorization: Bearer TOKEN`. It is no more to be trusted with it than with anything else."""
+
+    sources: Annotated[int, Meta(ge=1, le=MAX_SOURCES)]
+    """They are numbered from 0."""
+    token: Bytes32
+    """In hexadecimal digits; it holds while this connection does, or until a later loan."""
+
+
 class Loan(msgspec.Struct, frozen=True, tag=True):
-    """TURN servers that this node, as an approved member, may use for so many seconds. A later
-    loan replaces it."""
+    """What this node, as an approved member, may use for so many seconds: TURN servers, and text.
+    A later loan replaces it."""
 
     ice: Annotated[tuple[IceServer, ...], Meta(max_length=8)]
     seconds: Annotated[int, Meta(ge=1, le=31 * 86_400)]
+    data: DataOffer | None = None
 
 
 class Group(msgspec.Struct, frozen=True, tag=True):

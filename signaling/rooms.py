@@ -55,7 +55,7 @@ class Close(msgspec.Struct, frozen=True):
 
 
 class Lend(msgspec.Struct, frozen=True):
-    """Send the connection TURN credentials for this peer, which the host has approved."""
+    """Send the connection what is lent to this peer, which the host has approved."""
 
     connection: int
     peer: PeerId
@@ -101,11 +101,11 @@ class Rooms:
         limits: Limits = LIMITS,
         ice: tuple[IceServer, ...] = (),
         stun_port: int = 0,
-        lends_turn: bool = False,
+        lends: bool = False,
     ) -> None:
         self._limits = limits
         self._welcome = Welcome(ice, stun_port)
-        self._lends_turn = lends_turn
+        self._lends = lends
         self._settled_at = now + limits.settle_seconds
         self._connections: dict[int, _Connection] = {}
         self._per_address: dict[str, int] = {}
@@ -126,6 +126,15 @@ class Rooms:
     @property
     def rooms(self) -> int:
         return len(self._rooms)
+
+    def member_at(self, number: int) -> tuple[PeerId, str] | None:
+        """Id and address (for limits) of the approved member at a connection; None: it is none."""
+        connection = self._connections.get(number)
+        if connection is None or connection.peer is None or connection.room is None:
+            return None
+        if connection.room.role(connection.peer) == "waiting":
+            return None
+        return connection.peer, connection.origin.key
 
     # Events
 
@@ -343,10 +352,11 @@ class Rooms:
         return effects + self._lend(room, now)
 
     def _lend(self, room: Room, now: float) -> list[Effect]:
-        """TURN credentials for members that have none, or none that last. A host counts as one as
-        soon as it has company, since a stranger who founds a room is a host too."""
+        """TURN credentials, and the right to read text, for members that have none, or none that
+        last. A host counts as one as soon as it has company, since a stranger who founds a room is
+        a host too."""
         effects: list[Effect] = []
-        if not self._lends_turn or len(room.connected) == 1:
+        if not self._lends or len(room.connected) == 1:
             return effects
         for peer, number in room.connected.items():
             connection = self._connections[number]

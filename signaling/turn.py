@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from signaling.limits import LIMITS
-from signaling.messages import IceServer, Loan, PeerId
+from signaling.messages import DataOffer, IceServer, Loan, PeerId
 
 _URL = re.compile(r"turns?:(\[[0-9A-Fa-f:.]+\]|[^\s:?/@\[\]]+)(:\d{1,5})?(\?transport=(udp|tcp))?")
 _MAX_URLS = 8
@@ -47,13 +47,16 @@ class TurnLender:
         self._secret = secret.encode()
         self._seconds = seconds
 
-    def lend(self, peer: PeerId) -> Loan:
-        """For one peer, from now on. Its label is always the same, so that the TURN server can
-        bound what one user takes, and is no peer id, which the TURN server need not learn."""
+    def lend(self, peer: PeerId, data: DataOffer | None = None) -> Loan:
+        """For one peer, from now on; `data` goes with it. Its label is always the same, so that
+        the TURN server can bound what one user takes, and is no peer id, which the TURN server
+        need not learn."""
         label = hmac.digest(self._secret, b"label" + peer, hashlib.sha256)[:8].hex()
         # The TURN server compares this with its own clock: the one use of the time of day.
         username = f"{int(time.time()) + self._seconds}:{label}"
         password = hmac.digest(self._secret, username.encode(), hashlib.sha1)
         return Loan(
-            (IceServer(self._urls, username, base64.b64encode(password).decode()),), self._seconds
+            (IceServer(self._urls, username, base64.b64encode(password).decode()),),
+            self._seconds,
+            data,
         )

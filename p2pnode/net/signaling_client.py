@@ -40,6 +40,7 @@ from signaling.messages import (
     MESSAGE_BYTES,
     PROTOCOL,
     Challenge,
+    DataOffer,
     Dismiss,
     FromNode,
     FromServer,
@@ -86,9 +87,10 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class Lent(msgspec.Struct, frozen=True):
-    """The server lends TURN servers. `ice` is all that counts from now on."""
+    """The server lends TURN servers, or text. `ice` and `data` are all that counts from now on."""
 
     ice: tuple[IceServer, ...]
+    data: DataOffer | None = None
 
 
 class Offline(msgspec.Struct, frozen=True):
@@ -253,7 +255,7 @@ class SignalingClient:
                     self._role = message.role
                 if isinstance(message, Loan):
                     self._lent = message.ice
-                    await self._events.put(Lent((*ice, *self._lent)))
+                    await self._events.put(Lent((*ice, *self._lent), message.data))
                 if isinstance(message, View | Relayed):
                     await self._events.put(message)
         except ServerUnreachableError as error:

@@ -56,6 +56,12 @@ def is_loopback(url: URL) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+def data_url(url: URL) -> str:
+    """Where the server serves text, if it does: with a slash at the end."""
+    scheme = "https" if url.scheme == "wss" else "http"
+    return str(url.with_scheme(scheme).with_path(f"{url.path.removesuffix('/ws')}/data/"))
+
+
 def stun_url(url: URL, port: int) -> str:
     """ICE address of the STUN responder that runs beside the signaling server."""
     host = url.host or ""

@@ -28,18 +28,25 @@ _BROKEN = (OSError, http.client.HTTPException)
 """What a connection that breaks, stalls or speaks no HTTP raises."""
 
 
-_opener = urllib.request.OpenerDirector()
-for _handler in (
-    urllib.request.ProxyHandler(),
-    urllib.request.HTTPHandler(),
-    urllib.request.HTTPSHandler(),
-    urllib.request.HTTPRedirectHandler(),
-    urllib.request.HTTPErrorProcessor(),
-    urllib.request.HTTPDefaultErrorHandler(),
-    urllib.request.UnknownHandler(),
-):
-    _opener.add_handler(_handler)
-"""As urllib's own, but a redirect leads to no file and to no FTP server."""
+def opener(*, follows: bool) -> urllib.request.OpenerDirector:
+    """As urllib's own, but a redirect leads to no file and to no FTP server; without `follows` it
+    leads nowhere, and no proxy of the environment is used."""
+    handlers: list[urllib.request.BaseHandler] = [
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.UnknownHandler(),
+    ]
+    if follows:
+        handlers += [urllib.request.ProxyHandler(), urllib.request.HTTPRedirectHandler()]
+    made = urllib.request.OpenerDirector()
+    for handler in handlers:
+        made.add_handler(handler)
+    return made
+
+
+_following = opener(follows=True)
 
 
 class _NoRanges(Exception):
@@ -54,6 +61,7 @@ class HttpFile:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise DataError(f"{url!a} is not a web address.")
         self.name = url
+        self._opener = _following
         self._patience = patience
         self._size: int | None = None
         self._whole: IO[bytes] | None = None
@@ -147,15 +155,16 @@ class HttpFile:
     @contextlib.contextmanager
     def _open(self, headers: dict[str, str]) -> Iterator[Any]:
         """A response with status 200 or 206 whose body is the file's bytes as they are."""
+        url, more = self._asked()
         request = urllib.request.Request(
-            self.name,
-            headers={"Accept-Encoding": "identity", "User-Agent": "p2pnode", **headers},
+            url,
+            headers={"Accept-Encoding": "identity", "User-Agent": "p2pnode", **headers, **more},
         )
         try:
-            response = _opener.open(request, timeout=self._timeout())
+            response = self._opener.open(request, timeout=self._timeout())
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refusal(error, redirected=error.url != self.name) from None
+                raise self._refusal(error, redirected=error.url != url) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise DataError(f"{self.name}: {told(error.reason)}") from None
@@ -170,6 +179,10 @@ class HttpFile:
                     "was asked not to, so that no range of the file can be had. Download it."
                 )
             yield response
+
+    def _asked(self) -> tuple[str, dict[str, str]]:
+        """Address and further headers of a request. Raises Transient."""
+        return self.name, {}
 
     def _refusal(self, error: urllib.error.HTTPError, redirected: bool) -> Exception:
         """What a status that is no success means."""

@@ -254,6 +254,12 @@ def _name_of(path: str) -> str:
     return unicodedata.normalize("NFC", path.rsplit("/", 1)[-1])
 
 
+def is_local(spec: str) -> bool:
+    """Whether a source is on this machine, by its looks."""
+    spec = KNOWN.get(spec, spec)
+    return "://" not in spec or spec.startswith(("file://", "local://"))
+
+
 def _is_web(spec: str) -> bool:
     return spec.startswith(("http://", "https://"))
 

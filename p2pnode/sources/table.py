@@ -52,9 +52,12 @@ class Footer:
     metadata: Any
 
 
-def read_footer(file: Ranges) -> Footer:
-    """Two short reads at the end of a file. Raises DataError, SourceAwayError."""
+def read_footer(file: Ranges, expected: Shape | None = None) -> Footer:
+    """Two short reads at the end of a file. Raises DataError, also for a file that is not the
+    expected one, before any of it is decoded; SourceAwayError."""
     size = file.size
+    if expected is not None and size != expected.size:
+        raise _other(file.name)
     tail = file.read(max(0, size - 8), 8)
     if len(tail) < 8 or tail[4:] != _MAGIC:
         raise _no_parquet(file.name, "it does not end as one")
@@ -62,13 +65,16 @@ def read_footer(file: Ranges) -> Footer:
     if not 0 < length <= min(size - 8, _FOOTER_BYTES):
         raise _no_parquet(file.name, "its footer has an impossible length")
     raw = file.read(size - 8 - length, length)
+    shape = Shape(size, hashlib.sha256(raw).hexdigest())
+    if expected not in (None, shape):
+        raise _other(file.name)
     arrow = _arrow()
     try:
         # The reader looks for a footer at the end of something that begins as a file.
         metadata = arrow.parquet.read_metadata(io.BytesIO(_MAGIC + raw + tail))
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise _no_parquet(file.name, told(error)) from None
-    return Footer(Shape(size, hashlib.sha256(raw).hexdigest()), metadata)
+    return Footer(shape, metadata)
 
 
 class Table:
@@ -160,6 +166,10 @@ def _text(value: Any, skipped: Skipped) -> str | None:
         skipped.nulls += 1
         return None
     return str(value).replace("\0", "")
+
+
+def _other(name: str) -> DataError:
+    return DataError(f"{name} is not the file that the run was started with.")
 
 
 def _no_parquet(name: str, why: str) -> DataError:

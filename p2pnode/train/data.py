@@ -20,6 +20,7 @@ import numpy as np
 from p2pnode.config import RunConfig
 from p2pnode.errors import DataError
 from p2pnode.limits import LIMITS
+from p2pnode.sources.door import Door, list_either
 from p2pnode.sources.listing import Listing, Skipped, list_files
 from p2pnode.sources.retry import PATIENCE, Patience
 from p2pnode.sources.units import UnitFolder
@@ -55,6 +56,8 @@ class Source:
     cache: Path | None = None
     """Folder for encoded row groups."""
     patience: Patience = PATIENCE
+    door: Door | None = None
+    """To what the signaling server serves, for text whose manifest is known."""
 
     @property
     def folder(self) -> UnitFolder | None:
@@ -290,14 +293,15 @@ def open_dataset(
     spec = source.spec
     if spec is None and manifest is not None and manifest.source:
         spec = manifest.source
-    if spec is None or spec == BUILTIN:
+    served = spec is None and _may_be_served(source, manifest)
+    if (spec is None and not served) or spec == BUILTIN:
         if spec is None and manifest is not None and manifest.kind != "builtin":
             raise DataError("This run trains on files that are not here; give them with --data.")
         if tokenizer.file:
             raise DataError("The built-in text is read as bytes; a tokenizer needs --data.")
         dataset = Dataset(builtin_manifest(), BuiltinText(), tokenizer)
     else:
-        listing = list_files(spec, LIMITS, source.patience)
+        listing = _listing(spec, source, manifest)
         if tables.is_table(listing):
             dataset = _open_table(listing, source, manifest, tokenizer, need)
         else:
@@ -305,6 +309,28 @@ def open_dataset(
     if manifest is not None and not dataset.matches(manifest):
         raise DataError(_difference(dataset.manifest, manifest))
     return dataset
+
+
+def _may_be_served(source: Source, manifest: Manifest | None) -> bool:
+    """Whether the signaling server may have the text of this manifest."""
+    if manifest is None or manifest.kind == "builtin" or source.door is None:
+        return False
+    return source.door.offer is not None
+
+
+def _listing(spec: str | None, source: Source, manifest: Manifest | None) -> Listing:
+    """The files of a source. Who makes the manifest takes nothing from the signaling server, which
+    would then choose the text; afterwards all that it sends is compared with the manifest."""
+    if spec is not None and (manifest is None or source.door is None):
+        return list_files(spec, LIMITS, source.patience)
+    assert manifest is not None
+    assert source.door is not None
+    sizes = {
+        # Of lines of JSON, the manifest has the size of what is read from them.
+        entry.name: entry.size if manifest.kind == "table" or entry.form == "text" else None
+        for entry in manifest.files
+    }
+    return list_either(spec, sizes, source.door, LIMITS, source.patience)
 
 
 def _open_table(

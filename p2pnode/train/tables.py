@@ -71,9 +71,7 @@ class TableReader:
         opened: OrderedDict[str, Table] = self._local.__dict__.setdefault("tables", OrderedDict())
         if name not in opened:
             file = self._listing.ranges(self._paths[name])
-            footer = self._footers.get(name) or read_footer(file)
-            if self._expected.get(name, footer.shape) != footer.shape:
-                raise DataError(f"{file.name} is not the file that the run was started with.")
+            footer = self._footers.get(name) or read_footer(file, self._expected.get(name))
             self._footers[name] = footer
             opened[name] = Table(file, footer, self._column)
             while len(opened) > _OPEN_TABLES:

@@ -25,10 +25,12 @@ MODES = {
     "busy-N": "503 with Retry-After to the first N requests for a file",
     "many-N": "429 to the first N requests",
     "late-N": "408 to the first N requests",
+    "deny-N": "401 to the first N requests",
     "hang": "headers and then nothing",
     "hang-N": "the same for the first N requests",
     "slow": "a few bytes at a time, without end of patience",
     "redirect": "302 to ok",
+    "elsewhere": "302 to wherever the test says",
     "expire": "302 to a signed address that is good for one request",
     "nohead": "403 to HEAD",
     "nolength": "no Content-Length",
@@ -48,6 +50,10 @@ class RangeServer:
         self.folder = folder
         self.stall = stall
         self.requests: list[tuple[str, str, int | None]] = []
+        self.headers: list[dict[str, str]] = []
+        """Those of each GET."""
+        self.elsewhere = ""
+        """Where the mode of this name leads."""
         self.sent = 0
         """Bytes of bodies."""
         self.away = False
@@ -120,26 +126,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if self.command == "GET":
             state.requests.append((mode, name, int(asked[1]) if asked else None))
+            state.headers.append(dict(self.headers))
         if state.quota is not None:
             state.quota -= 1
             state.away = state.quota < 0
         if state.away:
             return self._refuse(503)
         turn = state.count(f"{mode}/{name}")
-        passing = {"busy": 503, "many": 429, "late": 408}
+        passing = {"busy": 503, "many": 429, "late": 408, "deny": 401}
         if mode in passing and turn <= int(number or 1):
             return self._refuse(passing[mode], {"Retry-After": "0"})
         if mode == "mixed" and turn % 3 == 0:
             mode = ("busy", "trunc", "hang")[turn // 3 % 3]
             if mode == "busy":
                 return self._refuse(503)
+        if mode == "elsewhere":
+            return self._refuse(302, {"Location": state.elsewhere})
         if mode in ("redirect", "expire"):
             to = f"/ok/{name}" if mode == "redirect" else f"/signed/{name}?{state.sign()}"
             return self._refuse(302, {"Location": to})
         if mode == "signed" and not state.redeem(rest.rsplit("?", 1)[-1]):
             return self._refuse(403)
         try:
-            raw = (state.folder / Path(name).name).read_bytes()
+            path = state.folder / name
+            raw = (path if path.is_file() else state.folder / path.name).read_bytes()
         except OSError:
             return self._refuse(404)
         if mode == "html":

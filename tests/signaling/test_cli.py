@@ -88,6 +88,14 @@ async def test_signal_ends_it_cleanly_with_nodes_connected(process, stop):
     ("arguments", "said"),
     [
         (["--tls-cert", "a.pem"], "go together"),
+        (["--data-proxy", "/nowhere/at/all"], "no file or folder"),
+        (["--data-proxy", "https://me:word@h/a/"], "user name"),
+        (["--data-proxy", "s3://bucket/a"], "can be served"),
+        (["--data-proxy", ".", "--data-proxy-redirect", "h"], "on the web only"),
+        (["--data-proxy", ".", "--data-proxy-cache", "31"], "between 32 and"),
+        (["--data-proxy", ".", "--data-proxy-hourly", "all"], "between 32 and"),
+        (["--data-proxy", "https://h/a/", "--data-proxy-redirect", "http://x"], "no host name"),
+        (["--data-proxy", "."] * 17, "16 times at most"),
         (["--trusted-proxy", "10.0.0.1/8"], "no address range"),
     ],
 )
@@ -96,6 +104,15 @@ def test_flags_that_make_no_sense(arguments, said, capsys):
         cli.main(["serve", *arguments])
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_text_to_serve_is_named_at_the_start(tmp_path):
+    arguments = ("--data-proxy", str(tmp_path), "--data-proxy", "https://example.org/texts/")
+    more = ("--data-proxy-redirect", "cdn.example.org", "--data-proxy-hourly", "100")
+    with serving(*arguments, *more) as process:
+        process.stdout.readline()
+        line = process.stdout.readline()
+        assert f"through this server: {tmp_path}, https://example.org/texts/." in line
 
 
 def test_certificate_of_no_use_is_a_sentence(tmp_path, capsys):

@@ -34,7 +34,7 @@ class Server:
     def __init__(self, **limits):
         self.now = 100.0
         self.limits = dataclasses.replace(LIMITS, **limits)
-        self.rooms = Rooms(self.now, limits=self.limits, lends_turn=True)
+        self.rooms = Rooms(self.now, limits=self.limits, lends=True)
         self.got = {}
         self.lent = []
         self.closed = set()
