@@ -140,11 +140,12 @@ class Server(Process):
         host: str = "127.0.0.1",
         within: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        more: Sequence[str] = (),
     ) -> None:
         self.port = port
         self.url = f"http://{host}:{port}"
         command = ("signaling", "serve", "--host", host, "--port", str(port))
-        super().__init__(*command, within=within, env=env)
+        super().__init__(*command, *more, within=within, env=env)
 
     async def __aenter__(self) -> "Server":
         await super().__aenter__()

@@ -6,13 +6,14 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from signaling.app import SignalingServer
 from tests.harness.range_server import RangeServer
 from tests.harness.real_text import passages, write_parquet
 from tests.integration.conftest import Demo
-from tests.integration.processes import Node, Pace
+from tests.integration.processes import Node, Pace, Server, free_port, hooked
 from tests.train.tokenizers import bpe
 
 STEPS = 80
@@ -119,3 +120,54 @@ async def test_who_lacks_the_text_hands_its_work_over(
     assert any("is not here" in sentence for sentence in said), (said, web.requests)
     slots = {event["step"]: event["slots_here"] for event in a.events("step")}
     assert slots[STEPS] == 8
+
+
+_WALLED = """
+import os, socket
+from p2pnode.limits import LIMITS
+
+connect = socket.create_connection
+
+def walled(address, *more, **options):
+    if str(address[1]) == os.environ["TEST_WALL"]:
+        raise OSError("unreachable")
+    return connect(address, *more, **options)
+
+socket.create_connection = walled
+object.__setattr__(LIMITS, "shared_data_bytes", 0)
+"""
+
+
+async def test_nodes_behind_a_wall_read_through_the_signaling_server(
+    text: Text, one_node: str, web: RangeServer, tmp_path: Path
+) -> None:
+    """No node reaches the source, and their text is called too large to be handed on. The server
+    does, although the source fails all the time."""
+    port = web.url("", "").split(":")[2].split("/")[0]
+    env = hooked(tmp_path, _WALLED, TEST_WALL=port)
+    serves = ("--data-proxy", str(tmp_path), "--data-proxy", web.url("mixed", ""))
+    async with Server(free_port(), more=serves) as server:
+        run = text.run(str(text.table))
+        own = ("--guest", "--data", web.url("ok", text.table.name))
+        async with Node(server.url, tmp_path, "a", *run, "--start-when", "3", env=env) as a:
+            await a.until("invite")
+            async with (
+                Node(server.url, tmp_path, "b", *own, env=env) as b,
+                Node(server.url, tmp_path, "c", "--guest", env=env) as c,
+            ):
+                ends = await asyncio.gather(*(node.until("finished") for node in (a, b, c)))
+            async with (
+                aiohttp.ClientSession() as http,
+                http.get(f"{server.url}/healthz") as response,
+            ):
+                counts = (await response.json())["data_proxy"]
+    assert [(end["hash"], end["step"]) for end in ends] == [(one_node, STEPS)] * 3
+    for node, why in ((b, "no answer"), (c, "There is no other source")):
+        said = [event["text"] for event in node.events("info")]
+        assert any(why in line and "through the signaling server" in line for line in said), said
+    assert {headers["User-Agent"] for headers in web.headers} == {"p2pnode-signaling"}
+    assert counts["bytes_served"] > counts["bytes_read"] > 0, "what both read was read once"
+    assert counts["answers"]["206"] > 0
+    assert counts["answers"]["404"] > 0, "of the source that has nothing"
+    slots = [event["slots_here"] for event in a.events("step")]
+    assert min(slots) < 8, "they computed"

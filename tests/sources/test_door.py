@@ -66,9 +66,7 @@ def test_a_source_that_works_is_read_itself(own, server, door):
     assert (server.requests, door.said) == ([], [])
 
 
-@pytest.mark.parametrize(
-    "mode", ["busy-99", "norange", "html", "wrong", "nothing", "deny-9"]
-)
+@pytest.mark.parametrize("mode", ["busy-99", "norange", "html", "wrong", "nothing", "deny-9"])
 def test_one_that_does_not_is_read_through_the_server(own, server, door, mode):
     """Firewalls answer in many ways; whatever it is, the manifest tells."""
     if mode == "norange":

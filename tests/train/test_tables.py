@@ -12,10 +12,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from p2pnode.errors import DataError
+from p2pnode.errors import DataError, SourceAwayError
 from p2pnode.limits import LIMITS
 from p2pnode.sources import table as tables_module
 from p2pnode.sources import units as units_module
+from p2pnode.sources.door import Door, Offer
 from p2pnode.sources.retry import Patience
 from p2pnode.sources.units import UnitFolder, Units
 from p2pnode.train.data import Dataset, Source, open_dataset
@@ -217,6 +218,76 @@ def test_wrong_bytes_are_found(tmp_path: Path, mode: str) -> None:
         source = Source(web.url(mode, "t.parquet"), patience=BRIEF)
         with pytest.raises(DataError):
             open_dataset(source, manifest).slot(0, 0, run)
+
+
+def through(server: RangeServer, mode: str) -> Door:
+    door = Door()
+    door.offer = Offer(server.url(mode, ""), "token", 1)
+    return door
+
+
+def test_text_through_the_signaling_server(tmp_path: Path) -> None:
+    """Without a source, and with one that is away; what comes is compared with the manifest."""
+    dataset = read(write(tmp_path / "t.parquet", TEXTS))
+    manifest = dataset.manifest
+    with RangeServer(tmp_path) as web, RangeServer(tmp_path) as own:
+        own.away = True
+        for spec in (None, own.url("ok", "t.parquet")):
+            source = Source(spec, patience=BRIEF, door=through(web, "ok"))
+            assert content(open_dataset(source, manifest)) == TEXTS
+        with pytest.raises(DataError, match="give them with --data"):
+            open_dataset(Source(None, door=Door()), manifest)
+
+
+@pytest.mark.parametrize("mode", ["flip", "liar", "html", "norange", "elsewhere"])
+def test_a_signaling_server_that_lies_is_found_out(tmp_path: Path, mode: str) -> None:
+    manifest = read(write(tmp_path / "t.parquet", TEXTS)).manifest
+    run = msgspec.structs.replace(RUN, data=manifest.hash())
+    with RangeServer(tmp_path) as web:
+        web.elsewhere = web.url("ok", "t.parquet")
+        source = Source(None, patience=BRIEF, door=through(web, mode))
+        with pytest.raises(DataError):
+            open_dataset(source, manifest).slot(0, 0, run)
+
+
+def test_a_footer_of_others_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hash stands in the manifest: the decoder, a library in C++, sees no other."""
+    manifest = read(write(tmp_path / "t.parquet", TEXTS)).manifest
+    run = msgspec.structs.replace(RUN, data=manifest.hash())
+    raw = bytearray((tmp_path / "t.parquet").read_bytes())
+    raw[-30] ^= 1
+    (tmp_path / "t.parquet").write_bytes(raw)
+    monkeypatch.setattr(pyarrow.parquet, "read_metadata", None)
+    with RangeServer(tmp_path) as web:
+        source = Source(None, patience=BRIEF, door=through(web, "ok"))
+        with pytest.raises(DataError, match="not the file that the run was started with"):
+            open_dataset(source, manifest).slot(0, 0, run)
+
+
+def test_who_makes_the_manifest_reads_nothing_from_the_signaling_server(tmp_path: Path) -> None:
+    """It would choose the text of the run."""
+    write(tmp_path / "t.parquet", TEXTS)
+    with RangeServer(tmp_path) as web, RangeServer(tmp_path) as own:
+        own.away = True
+        source = Source(own.url("ok", "t.parquet"), patience=BRIEF, door=through(web, "ok"))
+        with pytest.raises(SourceAwayError):
+            open_dataset(source)
+        assert web.requests == []
+
+
+def test_plain_text_through_the_signaling_server(tmp_path: Path) -> None:
+    """Of files in memory too; a changed one is told apart."""
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS))
+    (tmp_path / "b.jsonl").write_bytes(
+        b"\n".join(msgspec.json.encode({"text": text}) for text in TEXTS)
+    )
+    manifest = read(str(tmp_path)).manifest
+    with RangeServer(tmp_path) as web:
+        source = Source(None, patience=BRIEF, door=through(web, "ok"))
+        assert open_dataset(source, manifest).matches(manifest)
+        (tmp_path / "b.jsonl").write_bytes(b'{"text": "something else"}')
+        with pytest.raises(DataError, match="1 differ"):
+            open_dataset(source, manifest)
 
 
 def test_units_come_from_disk_if_they_are_whole(tmp_path: Path) -> None:
