@@ -102,6 +102,7 @@ class Web:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+            self._session = None
 
     async def read(self, name: str, start: int, length: int) -> Piece:
         parts = parts_of(name)

@@ -28,6 +28,7 @@ from p2pnode.protocol import admit_effects as effects
 from p2pnode.protocol.admit import Admission
 from p2pnode.protocol.identity import Identity
 from signaling.app import SignalingServer, tls_context
+from signaling.data.folder import Folder
 from signaling.messages import (
     PROTOCOL,
     Challenge,
@@ -169,6 +170,16 @@ async def test_turn_servers_are_lent_and_kept_through_a_reconnection():
         await server.stop()
         await server.start()
         assert (await next_of(host, Registered)).ice == (stun, loan)
+
+
+async def test_text_is_offered_anew_after_a_reconnection(tmp_path):
+    serving = SignalingServer("127.0.0.1", 0, data=[Folder(tmp_path)] * 2)
+    async with serving as server, client_of(server) as host, client_of(server):
+        first = (await next_of(host, Lent)).data
+        assert first.sources == 2
+        await server.stop()
+        await server.start()
+        assert (await next_of(host, Lent)).data.token != first.token
 
 
 async def test_envelopes_and_dismissal():

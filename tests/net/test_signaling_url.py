@@ -5,7 +5,7 @@ from yarl import URL
 
 from p2pnode.errors import UsageError
 from p2pnode.net.ice_servers import IceServer
-from p2pnode.net.signaling_url import is_loopback, server_url, stun_url
+from p2pnode.net.signaling_url import data_url, is_loopback, server_url, stun_url
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,9 @@ def test_stun_address():
 def test_stun_addresses_are_ones_that_ice_takes(host):
     server = IceServer.parse(stun_url(server_url(host), 8765))
     assert (server.host, server.port) == (host.strip("[]"), 8765)
+
+
+def test_text_is_served_beside_the_websocket():
+    assert data_url(server_url("example.org")) == "http://example.org:8765/data/"
+    assert data_url(server_url("https://example.org/p2p")) == "https://example.org/p2p/data/"
+    assert data_url(server_url("[2001:db8::1]")) == "http://[2001:db8::1]:8765/data/"

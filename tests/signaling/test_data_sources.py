@@ -184,6 +184,12 @@ async def test_a_redirect_leads_to_allowed_hosts_only(web, folder):
                 await read(source_of(web, "elsewhere", redirects=allowed), "text.bin")
 
 
+async def test_a_source_is_read_again_after_it_was_closed(web):
+    source = source_of(web, "ok")
+    await read(source, "text.bin")
+    assert (await read(source, "text.bin")).data == TEXT
+
+
 async def test_a_round_of_redirects_ends(web):
     web.elsewhere = web.url("elsewhere", "text.bin")
     with pytest.raises(SourceError, match="again and again"):
