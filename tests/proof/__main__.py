@@ -1,6 +1,6 @@
 """`python -m tests.proof`: the arithmetic's proofs at full length (docs/VERIFICATION.md).
 
-sweep   exp, log and silu over every binary32 pattern, compiled against reference and binary64
+sweep   functions of one float over every binary32 pattern, compiled against reference and binary64
 oracle  operations against binary32 in integers, on millions of inputs
 bugs    which instrument sees which of the seeded bugs, as a table
 spots   how likely one look of a spot check finds a fault, beside uniform choice

@@ -52,21 +52,24 @@ def test_a_wrong_sign_of_zero_is_seen() -> None:
     assert oracle.CHECKS["rope"](broken, 1, COUNT)[1] > 0
 
 
+ULPS = {"exp": 1.0, "log": 1.0, "silu": 4.0, "slope": 10.0, "inverse-root": 3.0}
+
+
 def test_a_sweep_of_few_patterns_finds_no_difference() -> None:
     live, reference = kernels.load(), kernels.load(reference=True)
-    for name, function in sweep.FUNCTIONS.items():
+    for name in sweep.FUNCTIONS:
         found = sweep.sweep(name, live, reference, 16_001)
         assert found.patterns == -(-sweep.PATTERNS // 16_001)
         assert found.differing == 0
-        assert found.worst < (1.0 if name != "silu" else 4.0), function
+        assert found.worst < ULPS[name], name
 
 
 def test_a_sweep_sees_a_wrong_bit_and_a_bad_approximation() -> None:
     reference = kernels.load(reference=True)
-    x = next(sweep.chunks(4001))[-100_000:]
+    x = next(sweep.chunks(4001))[-50_000:]
     broken = changed(log=lambda x: forms.FORMS["log"](x) * np.float32(1 + 2.0**-22))
     found = sweep.examine("log", broken, reference, np.abs(x))
-    assert found.differing > 50_000
+    assert found.differing > 25_000
     assert found.worst > 1.5
 
 
