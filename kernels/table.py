@@ -18,7 +18,7 @@ import numpy as np
 
 from . import constants as c
 from .errors import AccumulatorBoundError, NonFiniteInputError, ShapeError
-from .spot import PRODUCTS, SpotChecks
+from .spot import OPERATIONS, SpotChecks
 from .types import (
     F32,
     I8,
@@ -70,8 +70,8 @@ class Kernels:
     backend: "numba" or "reference". demoted: {operation: reason} for those that run in their
     reference form although the backend is numba. reason: why nothing is compiled, for the
     reference backend, else "". counts: calls per operation, plus
-    "flushed_scales" (rows or columns below 2^-100), "float_mode_repairs" and "spot_cells" (cells of
-    products that were computed a second time).
+    "flushed_scales" (rows or columns below 2^-100), "float_mode_repairs" and "spot_cells" (numbers
+    of products and attention that were checked).
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Kernels:
     ) -> None:
         """forms: every operation by name. pin: makes the calling thread's floating-point mode
         right, tells whether that took a repair, raises FloatModeError if it cannot. spots: looks
-        at products that were computed."""
+        at what was computed."""
         self.backend = backend
         self.demoted: Mapping[str, str] = dict(demoted or {})
         self.reason = reason
@@ -103,7 +103,7 @@ class Kernels:
                 self.counts["float_mode_repairs"] += 1
         with np.errstate(all="ignore"):
             result = self._forms[name](*args)
-            if self._spots is not None and name in PRODUCTS:
+            if self._spots is not None and name in OPERATIONS:
                 cells = self._spots.look(name, args, result)
                 if cells:
                     with self._lock:

@@ -45,7 +45,7 @@ def _split(rows: Quantised, batch: int, heads: int) -> tuple[I8, F32]:
     return q, rows.scale.reshape(batch, -1, heads).transpose(0, 2, 1)
 
 
-def _scores(q8: I8, sq: F32, k8: I8, sk: F32) -> F32:
+def scores(q8: I8, sq: F32, k8: I8, sk: F32) -> F32:
     """(..., I, D), (..., I), (..., J, D), (..., J) -> scores (..., I, J).
 
     The factor 1/sqrt(D) is multiplied into the row scale.
@@ -55,7 +55,7 @@ def _scores(q8: I8, sq: F32, k8: I8, sk: F32) -> F32:
     return epilogue(total, row_scale[..., None], sk[..., None, :])
 
 
-def _softmax(s: F32, seen: np.ndarray) -> tuple[F32, F32, F32]:
+def softmax(s: F32, seen: np.ndarray) -> tuple[F32, F32, F32]:
     """Scores (..., I, J), which j each i sees -> probabilities, peak (..., I), 1/sum (..., I)."""
     if not all_finite(np.where(seen, s, c.ZERO)):
         raise NonFiniteInputError("an attention score is NaN or infinite; q or k is too large.")
@@ -66,7 +66,7 @@ def _softmax(s: F32, seen: np.ndarray) -> tuple[F32, F32, F32]:
     return e * inverse_sum[..., None], peak, inverse_sum
 
 
-def _mix(a: F32, v8: I8, sv: F32) -> F32:
+def mix(a: F32, v8: I8, sv: F32) -> F32:
     """Probabilities (..., I, J), values (..., J, D), scales (..., J) -> (..., I, D).
 
     The scale of v_j is multiplied into a_ij before row i is quantised, so that no scale of row i
@@ -82,9 +82,9 @@ def attention(q: F32, k: F32, v: F32, batch: int, heads: int) -> tuple[F32, Atte
     """q, k, v (B*T, H*D) -> o (B*T, H*D) and what the backward form needs."""
     dim = q.shape[1] // heads
     q8, k8, v8 = (quantise_rows(x.reshape(-1, dim), INT8_LIMIT) for x in (q, k, v))
-    s = _scores(*_split(q8, batch, heads), *_split(k8, batch, heads))
-    a, peak, inverse_sum = _softmax(s, _causal(s.shape[-1]))
-    o = _mix(a, *_split(v8, batch, heads))
+    s = scores(*_split(q8, batch, heads), *_split(k8, batch, heads))
+    a, peak, inverse_sum = softmax(s, _causal(s.shape[-1]))
+    o = mix(a, *_split(v8, batch, heads))
     saved = AttentionSaved(q, k, v, q8, k8, v8, peak, inverse_sum, batch, heads)
     return _tokens(o), saved
 
@@ -104,9 +104,9 @@ def attention_step(q: F32, k8: I8, sk: F32, v8: I8, sv: F32) -> F32:
     heads, dim = k8.shape[1:]
     row = quantise_rows(q.reshape(heads, dim), INT8_LIMIT)
     keys, values = k8.transpose(1, 0, 2), v8.transpose(1, 0, 2)
-    s = _scores(row.q[:, None], row.scale[:, None], keys, sk.T)
-    a, _, _ = _softmax(s, np.ones(s.shape[-1], bool))
-    return _mix(a, values, sv.T).reshape(1, heads * dim)
+    s = scores(row.q[:, None], row.scale[:, None], keys, sk.T)
+    a, _, _ = softmax(s, np.ones(s.shape[-1], bool))
+    return mix(a, values, sv.T).reshape(1, heads * dim)
 
 
 def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
@@ -117,7 +117,7 @@ def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
     """
     batch, heads = saved.batch, saved.heads
     q, k, v, do = (_heads(x, batch, heads) for x in (saved.q, saved.k, saved.v, do))
-    s = _scores(*_split(saved.q8, batch, heads), *_split(saved.k8, batch, heads))
+    s = scores(*_split(saved.q8, batch, heads), *_split(saved.k8, batch, heads))
     seen = _causal(s.shape[-1])
     e = np.where(seen, exp(s - saved.peak[..., None]), c.ZERO)
     a = e * saved.inverse_sum[..., None]

@@ -10,7 +10,8 @@ import pytest
 
 import kernels
 from kernels import jit, reference
-from kernels.spot import CELLS, EVERY, SpotChecks, chosen_cells
+from kernels.spot import EVERY, SpotChecks
+from kernels.spot_products import CELLS, chosen_cells
 
 from .helpers import normal
 from .test_forms_agree import backward_products, forward_product
@@ -19,7 +20,9 @@ Form = Callable[..., Any]
 
 
 def watched(forms: dict[str, Form], every: int = 1, **changes: Form) -> kernels.Kernels:
-    return kernels.Kernels("numba", {**forms, **changes}, lambda: False, spots=SpotChecks(every))
+    return kernels.Kernels(
+        "numba", {**forms, **changes}, lambda: False, spots=SpotChecks(every, 10**9)
+    )
 
 
 @pytest.mark.parametrize("forms", [jit.FORMS, reference.FORMS], ids=["compiled", "reference"])

@@ -347,14 +347,14 @@ def last_token_first(dy: F32, ids: np.ndarray, dtable: F32) -> None:
 Pair = tuple[F32, np.ndarray]
 
 
-def _attention(scores: Form, mix: Form = attention._mix) -> Form:
+def _attention(scores: Form, mix: Form = attention.mix) -> Form:
     """Attention that changes (scores, which key is seen) and mixes the values in its own way."""
 
     def form(q: F32, k: F32, v: F32, batch: int, heads: int) -> Any:
         saved = attention.attention(q, k, v, batch, heads)[1]
         parts = [attention._split(x, batch, heads) for x in (saved.q8, saved.k8, saved.v8)]
-        s = attention._scores(*parts[0], *parts[1])
-        a, _, _ = attention._softmax(*scores(s, attention._causal(s.shape[-1])))
+        s = attention.scores(*parts[0], *parts[1])
+        a, _, _ = attention.softmax(*scores(s, attention._causal(s.shape[-1])))
         return attention._tokens(mix(a, *parts[2])), saved
 
     return form
@@ -374,7 +374,7 @@ def _one_scale(a: F32, v8: np.ndarray, sv: F32) -> F32:
     """The values' scale is the largest of all positions: what comes later changes it."""
     top = sv.max(-1, keepdims=True)
     q = np.rint(v8 * (sv / np.where(top > 0, top, c.ONE))[..., None]).astype(np.int8)
-    return attention._mix(a, q, np.broadcast_to(top, sv.shape))
+    return attention.mix(a, q, np.broadcast_to(top, sv.shape))
 
 
 BUGS += [

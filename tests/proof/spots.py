@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernels.spot import CELLS, Index, chosen_cells
+from kernels.spot_products import CELLS, Index, chosen_cells
 
 Fault = Callable[[np.random.Generator, int, int], tuple[slice, slice]]
 """(randomness, rows, columns) -> the block of wrong cells."""
