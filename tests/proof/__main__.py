@@ -3,7 +3,7 @@
 sweep   functions of one float over every binary32 pattern, compiled against reference and binary64
 oracle  operations against binary32 in integers, on millions of inputs
 bugs    which instrument sees which of the seeded bugs, as a table
-spots   how likely one look of a spot check finds a fault, beside uniform choice
+spots   what one look of a spot check finds, beside uniform choice, and what looks cost
 """
 
 from __future__ import annotations
@@ -83,13 +83,34 @@ def _oracle(options: argparse.Namespace) -> bool:
 
 
 def _spots(options: argparse.Namespace) -> bool:
-    for height, width in ((256, 256), (1024, 672), (1023, 250)):
+    for height, width, _ in spots.SHAPES:
         for fault in spots.FAULTS:
             ours, uniform = (
                 spots.rate(fault, height, width, options.looks, strata=strata)
                 for strata in (True, False)
             )
             print(f"{height} x {width}, {fault}: {ours:.4f}, uniform {uniform:.4f}", flush=True)
+    for name in ("linear", "linear_dx", "linear_dw"):
+        for shape in spots.SHAPES:
+            of = spots.whole(name, *shape, max(1, options.looks // 10))
+            print(
+                f"whole {name} {shape[0]} x {shape[1]} (inner {shape[2]}): one flipped bit "
+                f"{of.found:.3f}; {1e3 * of.seconds:.1f} ms, in which {of.cells} cells chosen "
+                f"uniformly find {of.uniform:.4f}",
+                flush=True,
+            )
+    for batch, heads in spots.HEADS:
+        last, one = spots.head_rate(batch, heads, options.looks)
+        print(
+            f"attention, {batch} sequences x {heads} heads: last head {last:.3f}, one head "
+            f"{one:.3f}, uniform {1 / (batch * heads):.3f}"
+        )
+    for preset, slot, looks, count in spots.costs():
+        print(
+            f"{preset}: {looks:.3f} ms of a slot of {slot:.1f} ms are spot checks, "
+            f"{looks / slot:.1%}; {count:.1f} looks in a step",
+            flush=True,
+        )
     return False
 
 

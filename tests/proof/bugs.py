@@ -370,6 +370,13 @@ def _does_not_see_itself(s: F32, seen: np.ndarray) -> Pair:
     return s, seen
 
 
+def _odd_key_dropped(s: F32, seen: np.ndarray) -> Pair:
+    """Keys are read in pairs; the last one of an odd number is forgotten."""
+    seen = seen.copy()
+    seen[1:, seen.shape[1] // 2 * 2 :] = False
+    return s, seen
+
+
 def _one_scale(a: F32, v8: np.ndarray, sv: F32) -> F32:
     """The values' scale is the largest of all positions: what comes later changes it."""
     top = sv.max(-1, keepdims=True)
@@ -380,6 +387,7 @@ def _one_scale(a: F32, v8: np.ndarray, sv: F32) -> F32:
 BUGS += [
     Bug("one key too many seen", "attention", _attention(_sees_the_next)),
     Bug("own position not seen", "attention", _attention(_does_not_see_itself)),
+    Bug("last key dropped if odd", "attention", _attention(_odd_key_dropped)),
     Bug(
         "one scale of the values for all positions",
         "attention",
@@ -391,6 +399,25 @@ BUGS += [
         _attention(lambda s, seen: (s * np.float32(1.5), seen)),
     ),
 ]
+
+
+@bug("attention")
+def largest_score_of_the_row_before(q: F32, k: F32, v: F32, batch: int, heads: int) -> Any:
+    """Cancels in exact numbers; not in rounded ones."""
+    original = attention.from_total_order
+    attention.from_total_order = lambda key: np.roll(original(key), 1, axis=-1)
+    try:
+        return attention.attention(q, k, v, batch, heads)
+    finally:
+        attention.from_total_order = original
+
+
+@bug("attention")
+def last_head_dropped(q: F32, k: F32, v: F32, batch: int, heads: int) -> Any:
+    o, saved = attention.attention(q, k, v, batch, heads)
+    if heads > 1:
+        o[:, -(o.shape[1] // heads) :] = 0
+    return o, saved
 
 
 @bug("attention_step")
@@ -414,6 +441,25 @@ def sum_over_the_row_forgotten(do: F32, saved: Any) -> tuple[F32, F32, F32]:
 def gradients_of_keys_and_values_swapped(do: F32, saved: Any) -> tuple[F32, F32, F32]:
     dq, dk, dv = attention.attention_backward(do, saved)
     return dq, dv, dk
+
+
+@bug("attention_backward")
+def probabilities_of_the_head_before(do: F32, saved: Any) -> tuple[F32, F32, F32]:
+    """The buffer still holds another head's exponentials."""
+    original = attention.exp
+    attention.exp = lambda x: np.roll(original(x), 1, axis=1)
+    try:
+        return attention.attention_backward(do, saved)
+    finally:
+        attention.exp = original
+
+
+@bug("attention_backward")
+def last_key_of_each_sequence_left_out(do: F32, saved: Any) -> tuple[F32, F32, F32]:
+    dq, dk, dv = attention.attention_backward(do, saved)
+    for x in (dk, dv):
+        x.reshape(saved.batch, -1, x.shape[1])[:, -1] = 0
+    return dq, dk, dv
 
 
 # Loss

@@ -63,13 +63,15 @@ def seen_by_probe(bug: Bug) -> bool:
 
 
 def seen_by_spots(bug: Bug) -> bool:
-    """Within five looks at each kind of product, of ordinary training values."""
+    """Within five looks at each operation, of ordinary training values."""
     ops = broken(bug, SpotChecks(1))
-    x, w, dy = (properties.normal(seed, *shape) for seed, shape in enumerate(
-        ((250, 45), (70, 45), (250, 70))
+    x, w, dy, q, k, v = (properties.normal(seed, *shape) for seed, shape in enumerate(
+        ((250, 45), (70, 45), (250, 70), *[(82, 24)] * 3)
     ))  # fmt: skip
     try:
         for _ in range(5):
+            o, saved = ops.attention(q, k, v, batch=2, heads=3)
+            ops.attention_backward(o, saved)
             ops.linear(x, w)
             ops.linear_dx(dy, w)
             ops.linear_dw(dy, x)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kernels
-from kernels import gates, reference, spot
+from kernels import gates, reference, spot_attention, spot_products
 from p2pnode.train.state import State
 
 from . import instruments, oracle, properties
@@ -64,8 +64,18 @@ def _probe_of_yesterday(patch: Patch) -> None:
 
 
 def _spots_without_edges(patch: Patch) -> None:
-    chosen = spot.chosen_cells
-    patch.setattr(spot, "chosen_cells", lambda turn, h, w: chosen(turn, h - 1, w - 1))
+    chosen = spot_products.chosen_cells
+    patch.setattr(spot_products, "chosen_cells", lambda turn, h, w: chosen(turn, h - 1, w - 1))
+    patch.setattr(spot_products, "check_whole", lambda *args: 0)
+
+
+def _spots_that_trust_the_sums(patch: Patch) -> None:
+    """No row is computed again."""
+    patch.setattr(spot_products, "_inconsistent", lambda y, *args: np.zeros(len(y), bool))
+
+
+def _spots_without_attention(patch: Patch) -> None:
+    patch.setattr(spot_attention._Compared, "compare", lambda *args: None)
 
 
 def _recomputation_not_compared(patch: Patch) -> None:
@@ -82,12 +92,14 @@ MUTANTS: list[tuple[str, Callable[[Patch], None], str]] = [
     ("oracle", _forgiving_oracle, "multiply and add contracted"),
     ("probe", _probe_of_yesterday, "scales multiplied first"),
     ("spot checks", _spots_without_edges, "last column dropped"),
+    ("spot checks", _spots_that_trust_the_sums, "one cell flipped in large products"),
+    ("spot checks", _spots_without_attention, "last head dropped"),
     ("recomputation", _recomputation_not_compared, "projection forgotten"),
     ("state hash", _hash_of_the_weights_alone, "moments contracted"),
 ]
 
 
-@pytest.mark.parametrize(("name", "mutate", "bug"), MUTANTS, ids=[m[0] for m in MUTANTS])
+@pytest.mark.parametrize(("name", "mutate", "bug"), MUTANTS, ids=[m[1].__name__ for m in MUTANTS])
 def test_an_instrument_that_is_broken_does_not_see(
     name: str, mutate: Callable[[Patch], None], bug: str, monkeypatch: Patch
 ) -> None:
