@@ -323,6 +323,25 @@ def _flip(panels: Panels) -> np.int32:
     return np.int32(-128 if panels.quads and QUADS is not None and QUADS.unsigned_left else 0)
 
 
+def _left_rows(a: Quantised, quads: bool) -> I32:
+    """The rows of a left operand as words, laid out once and kept with it: several products of a
+    layer share theirs."""
+    name = "left quads" if quads else "left rows"
+    kept: I32 | None = a.tiles.get(name)
+    if kept is None:
+        offset = QUADS is not None and QUADS.unsigned_left
+        kept = a.tiles[name] = bytes_of(a.q, offset) if quads else widened(a.q)
+    return kept
+
+
+def _left_columns(a: Quantised) -> I32:
+    """As `_left_rows`, down the columns: words of pairs, flat."""
+    kept: I32 | None = a.tiles.get("left columns")
+    if kept is None:
+        kept = a.tiles["left columns"] = left_cols(a.q).reshape(-1)
+    return kept
+
+
 def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
     """a[M, K] times panels -> [M, N]; a float operand is quantised to b's limit."""
     rows, inner = a.shape if isinstance(a, np.ndarray) else a.q.shape
@@ -330,7 +349,7 @@ def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
     out: F32 = empty((rows, cols), np.float32)
     wide = bool(panels.count > flush)
     if isinstance(a, Quantised):
-        words = bytes_of(a.q, bool(_flip(panels))) if panels.quads else widened(a.q)
+        words = _left_rows(a, panels.quads)
         length = words.shape[1]
         chunk = _chunk_rows(rows, length, cols, wide)
 
@@ -392,7 +411,7 @@ def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
     wide = bool(panels.count > flush)
     chunk = min(_CHUNK_COLS, -(-rows // TILE_ROWS) * TILE_ROWS)
     if isinstance(dy, Quantised):
-        left, scratch = left_cols(dy.q).reshape(-1), _scratch(chunk, cols, wide)
+        left, scratch = _left_columns(dy), _scratch(chunk, cols, wide)
         for c0 in range(0, rows, chunk):
             end = min(c0 + chunk, rows)
             _product(

@@ -1,7 +1,7 @@
 """`bench bits`: the same short training under other processors, compilers, libraries and threads.
 
 Each variant is a process of its own that prints one hash (`bits_run`). All must be equal.
-May import: errors, train.arithmetic; of bench: bits_run, rounds.
+May import: errors, train.arithmetic; of bench: bits_run, machine, rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from p2pnode.bench.bits_run import Report
+from p2pnode.bench.machine import numpy_features
 from p2pnode.bench.rounds import table
 from p2pnode.errors import BenchmarkError
 from p2pnode.train.arithmetic import ALIAS
@@ -59,7 +60,7 @@ def variants(also: Sequence[str] = ()) -> Iterator[Variant]:
     yield Variant("optimisation level 1", "numba", weak)
     plain = {"P2PNODE_NO_NUMBA": "1"}
     yield Variant("reference", "reference", plain)
-    if features := _numpy_features():
+    if features := numpy_features():
         disabled = plain | {"NPY_DISABLE_CPU_FEATURES": " ".join(features)}
         yield Variant(f"reference, numpy without {', '.join(features)}", "reference", disabled)
     if "sse2" in _features():
@@ -88,15 +89,6 @@ def _cache() -> Path:
             "numba cannot be imported here, so there is nothing to compare the reference with."
         ) from None
     return Path(compiling.cache_directory() or os.devnull)
-
-
-def _numpy_features() -> list[str]:
-    """The features beyond its baseline that numpy uses here."""
-    try:
-        found = importlib.import_module("numpy._core._multiarray_umath")
-        return [name for name in found.__cpu_dispatch__ if found.__cpu_features__[name]]
-    except (ImportError, AttributeError, KeyError):  # not a public interface
-        return []
 
 
 def run_variant(variant: Variant) -> Report:

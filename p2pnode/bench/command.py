@@ -14,7 +14,8 @@ HELP = """Measure this machine. Candidates run in turn in every round; ratios ar
 medians of the ratios within a round. Times are CPU time of one thread.
 
 kernels: the exact products against numpy's float32 product (its BLAS kernel is
-named), and operations on long vectors against a copy.
+named), operations on long vectors against a copy, and whether each figure
+reaches what it is held to.
 step: forward and backward of one slot against PyTorch (install the extra
 `torch`), with a profile.
 bits: one short training under older processors, other optimisation, threads and
@@ -37,7 +38,7 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     kernels.add_argument(
         "--against", choices=("numpy",), default="numpy", help="what to compare with"
     )
-    kernels.set_defaults(run=_run, module="p2pnode.bench.kernels", threads=1)
+    kernels.set_defaults(run=_run, module="p2pnode.bench.kernels")
     step = parts.add_parser("step", help="forward and backward of one slot against PyTorch")
     step.add_argument(
         "--against",
@@ -45,7 +46,6 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         metavar="LIST",
         help="of numpy (nothing beside), torch, compile (torch.compile too); default torch",
     )
-    step.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default 1)")
     step.add_argument(
         "--models",
         type=int,
@@ -83,6 +83,14 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add_wire(parts)
     add_exchange(parts)
     for part in (kernels, step):
+        part.add_argument(
+            "--threads",
+            type=int,
+            choices=range(1, 65),
+            default=1,
+            metavar="N",
+            help="threads, 1 to 64 (default 1); beyond 1 also against 1",
+        )
         part.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds (default 15)")
         part.add_argument(
             "--as",
@@ -108,9 +116,11 @@ def _quality(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    arguments = ["--rounds", str(options.rounds)]
+    arguments = ["--rounds", str(options.rounds), "--threads", str(options.threads)]
+    blas_threads = 1
     if options.module.endswith(".step"):
-        arguments += ["--against", options.against, "--threads", str(options.threads)]
+        arguments += ["--against", options.against]
+        blas_threads = options.threads
         if options.models:
             arguments += ["--models", *map(str, options.models)]
-    return run_in_own_process(options.module, arguments, options.processor, options.threads)
+    return run_in_own_process(options.module, arguments, options.processor, blas_threads)

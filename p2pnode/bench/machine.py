@@ -39,6 +39,13 @@ PROCESSORS: dict[str, dict[str, str]] = {
 """Older processors of the same family: what each library is told to use at most. The clock and the
 caches stay those of this machine."""
 
+LACKING: dict[str, tuple[str, ...]] = {
+    "host": (),
+    "avx2": ("AVX512", "X86_V4"),
+    "sse": ("AVX", "FMA", "F16C", "X86_V3", "X86_V4"),
+}
+"""How the names begin of numpy's features that they do not have."""
+
 
 def environment(processor: str, threads: int, present: Mapping[str, str]) -> dict[str, str]:
     """The variables of a measuring process."""
@@ -46,7 +53,23 @@ def environment(processor: str, threads: int, present: Mapping[str, str]) -> dic
     count = str(threads)
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         chosen[name] = count
+    if newer := _newer(processor):
+        chosen["NPY_DISABLE_CPU_FEATURES"] = " ".join(newer)
     return chosen | PROCESSORS[processor]
+
+
+def numpy_features() -> list[str]:
+    """The features beyond its baseline that numpy uses here."""
+    try:
+        found = importlib.import_module("numpy._core._multiarray_umath")
+        return [name for name in found.__cpu_dispatch__ if found.__cpu_features__[name]]
+    except (ImportError, AttributeError, KeyError):  # not a public interface
+        return []
+
+
+def _newer(processor: str) -> list[str]:
+    """Those of them that the older processor lacks."""
+    return [name for name in numpy_features() if name.startswith(LACKING[processor])]
 
 
 def run_in_own_process(module: str, arguments: Sequence[str], processor: str, threads: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from p2pnode.bench import goals
 from p2pnode.bench.machine import blas_kernel, processor_name
 from p2pnode.bench.rounds import measure, table
 from p2pnode.config import ModelConfig
@@ -64,7 +65,13 @@ def _measure(name: str, rounds: int, threads: int, against: set[str]) -> None:
         loss, _ = decoder.loss_and_gradient(Weights(ops, model, flat), inputs, targets)
         return loss / 2**24 / inputs.size
 
-    candidates: dict[str, Callable[[], float]] = {"exact": lambda: step(ops)}
+    def on(count: int) -> float:
+        kernels.use_threads(count)
+        return step(ops)
+
+    candidates: dict[str, Callable[[], float]] = {"exact": lambda: on(threads)}
+    if threads > 1:
+        candidates["exact, one thread"] = lambda: on(1)
     if against:
         candidates |= _torch(model, flat, inputs, targets, threads, against)
     losses = {name: run() for name, run in candidates.items()}
@@ -82,6 +89,16 @@ def _measure(name: str, rounds: int, threads: int, against: set[str]) -> None:
     print(f"{name}: {flat.size / 1e6:.1f} M parameters, {BATCH} x {SEQ_LEN} tokens\n")
     head = ("forward and backward", "ms", "tokens/s", "exact is faster by", "loss")
     print(f"{table(head, rows)}\n\n{_profile(ops, step)}\n", flush=True)
+    index = list(MODELS).index(name)
+    reached = [
+        goals.Goal("forward and backward", other, bounds[index]).row(
+            [(name, times.speed("exact", other))]
+        )
+        for other, bounds in (("torch eager", goals.EAGER), ("torch.compile", goals.COMPILED))
+        if other in candidates
+    ]
+    if reached:
+        print(f"{table(goals.HEAD, reached)}\n", flush=True)
 
 
 def _torch(*arguments: Any) -> dict[str, Callable[[], float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import itertools
 import sys
 
@@ -13,7 +14,7 @@ from p2pnode import cli
 from p2pnode.bench import command, machine, rounds, step
 from p2pnode.bench import kernels as kernel_bench
 from p2pnode.errors import UsageError
-from p2pnode.train.arithmetic import kernels
+from p2pnode.train.arithmetic import ALIAS, kernels
 
 
 def test_ratios_are_taken_within_rounds() -> None:
@@ -53,7 +54,7 @@ def test_options_reach_the_measuring_process(monkeypatch: pytest.MonkeyPatch) ->
     assert seen == [
         (
             "p2pnode.bench.step",
-            ["--rounds", "2", "--against", "torch", "--threads", "1", "--models", "1"],
+            ["--rounds", "2", "--threads", "1", "--against", "torch", "--models", "1"],
             "avx2",
             1,
         )
@@ -72,7 +73,8 @@ def test_only_models_that_there_are_can_be_asked_for(number: int, known: bool) -
 
 
 def test_a_products_row_compares_with_numpy(compiled_ops: kernels.Kernels) -> None:
-    (row,) = list(kernel_bench._forward(compiled_ops, 1, 12, 16, 32))[1:2]
+    (product,) = list(kernel_bench._forward(compiled_ops, 1, 12, 16, 32))[1:2]
+    row = kernel_bench._row(product)
     assert row[:2] == ("int8, weights packed", "12, 16, 32")
     assert float(row[4]) > 0
 
@@ -112,3 +114,14 @@ def test_a_step_has_the_loss_that_torch_gives(capsys: pytest.CaptureFixture[str]
 @pytest.fixture(scope="module")
 def compiled_ops() -> kernels.Kernels:
     return kernels.load()
+
+
+def test_threads_are_compared_with_one_and_one_is_left_in_use(
+    compiled_ops: kernels.Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_bench, "BACKWARD", ((24, 16),))
+    rows = list(kernel_bench._threads(compiled_ops, 1, 2))
+    assert [row[0] for row in rows][:3] == ["int8 product", "12-bit dX", "12-bit dW"]
+    assert len(rows) == 5
+    threads = importlib.import_module(f"{ALIAS}.jit.threads")
+    assert threads.Threads.current._count == 1
