@@ -127,8 +127,10 @@ class Limits:
     data_reads: int = 4
     """The same from one web server at a time, so that one which hangs stops no other."""
     data_tries: int = 3
-    data_read_seconds: float = 20.0
-    """Attempts for a block of a web server, and how long each may take."""
+    data_idle_seconds: float = 15.0
+    data_read_seconds: float = 60.0
+    """Attempts for a block of a web server; how long nothing may come, and how long each may take.
+    A node that gives up meanwhile asks again, and finds the block."""
     data_files: int = 4096
     """Files whose size and version are remembered."""
     data_write_seconds: float = 60.0

@@ -26,8 +26,8 @@ class Folder:
             raise ValueError(f"there is no file or folder {str(path)!r}") from None
         if not (real.is_dir() or real.is_file()):
             raise ValueError(f"{str(path)!r} is neither a file nor a folder")
-        self._root = real if real.is_dir() else real.parent
-        self._only = None if real.is_dir() else real
+        self._root = real
+        self._is_file = real.is_file()
 
     def __str__(self) -> str:
         return str(self._path)
@@ -40,9 +40,7 @@ class Folder:
 
     def _read(self, parts: tuple[str, ...], start: int, length: int) -> Piece:
         try:
-            path = self._root.joinpath(*parts).resolve(strict=True)
-            if not path.is_relative_to(self._root) or self._only not in (None, path):
-                raise MissingError
+            path = self._find(parts)
             # A pipe would keep who opens it waiting for a writer.
             flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
             handle = os.open(path, flags)
@@ -54,6 +52,16 @@ class Folder:
             raise MissingError from None
         except OSError as error:
             raise SourceError(f"The server cannot read the file ({error.strerror}).") from None
+
+    def _find(self, parts: tuple[str, ...]) -> Path:
+        if self._is_file:
+            if parts != (self._path.name,):
+                raise MissingError
+            return self._root
+        path = self._root.joinpath(*parts).resolve(strict=True)
+        if not path.is_relative_to(self._root):
+            raise MissingError
+        return path
 
 
 def _piece(handle: int, start: int, length: int) -> Piece:

@@ -114,8 +114,7 @@ class Web:
             failed = 0
             while True:
                 try:
-                    async with asyncio.timeout(self._limits.data_read_seconds):
-                        return await self._once(url, start, length)
+                    return await self._once(url, start, length)
                 except (_PassingError, aiohttp.ClientError, TimeoutError, OSError) as fault:
                     failed += 1
                     if failed >= self._limits.data_tries:
@@ -128,8 +127,14 @@ class Web:
         """One attempt, along its redirects."""
         if self._session is None:
             # No cookies, no proxies, no ~/.netrc, no decoding: bytes as they are, or an error.
+            idle = self._limits.data_idle_seconds
             self._session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, trust_env=False
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                timeout=aiohttp.ClientTimeout(
+                    self._limits.data_read_seconds, sock_connect=idle, sock_read=idle
+                ),
             )
         headers = {
             "Range": f"bytes={start}-{start + length - 1}",

@@ -322,6 +322,19 @@ async def test_a_slow_answer_is_not_taken_for_an_idle_connection(http):
         assert (await asked)[0] == 206
 
 
+async def test_the_end_of_the_server_ends_what_is_under_way(http, caplog):
+    server = bounded([Held()])
+    await server.start()
+    group = Group(http, server)
+    await group.meet()
+    asked = asyncio.create_task(group.status())
+    await seen(group, lambda counted: counted["requests_open"] == 1)
+    async with asyncio.timeout(SOON):
+        await server.stop()
+        assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], Exception)
+    assert caplog.records == []
+
+
 async def test_a_file_that_changes_meanwhile_breaks_off(http):
     held = Held()
     held.gate.set()

@@ -22,8 +22,8 @@ from signaling.limits import LIMITS
 from tests.harness.range_server import RangeServer
 
 FEW = dataclasses.replace(LIMITS, data_tries=2)
-HASTY = dataclasses.replace(LIMITS, data_tries=5, data_read_seconds=1.0)
-ONCE = dataclasses.replace(LIMITS, data_tries=1, data_read_seconds=0.3)
+HASTY = dataclasses.replace(LIMITS, data_tries=5, data_idle_seconds=1.0)
+ONCE = dataclasses.replace(LIMITS, data_tries=1, data_idle_seconds=0.3)
 TEXT = bytes(range(256)) * 40
 
 OUTSIDE = [
@@ -100,11 +100,13 @@ async def test_a_folder_serves_nothing_else(folder):
 
 
 async def test_one_file_is_served_alone(folder):
-    only = Folder(folder / "text.bin")
-    assert (await read(only, "text.bin")).data == TEXT
-    for name in ("sub/ä b#?%2e.txt", "other"):
-        with pytest.raises(MissingError):
-            await read(only, name)
+    (folder / "link.bin").symlink_to(folder / "text.bin")
+    for name in ("text.bin", "link.bin"):
+        only = Folder(folder / name)
+        assert (await read(only, name)).data == TEXT
+        for other in ("sub/ä b#?%2e.txt", "other", "x/" + name):
+            with pytest.raises(MissingError):
+                await read(only, other)
 
 
 async def test_a_file_that_is_written_anew_has_another_version(folder):
@@ -203,6 +205,13 @@ async def test_nothing_of_https_is_read_over_http(web):
     with pytest.raises(SourceError, match="has not allowed"):
         source._next(URL("https://example.org/a/x"), "http://example.org/x")
     assert str(source._next(URL("https://example.org/a/x"), "/b")) == "https://example.org/b"
+
+
+async def test_a_source_that_trickles_comes_to_an_end(web):
+    """Something comes all the time, but not enough."""
+    limits = dataclasses.replace(FEW, data_tries=1, data_read_seconds=0.1)
+    with pytest.raises(AwayError, match="in time"):
+        await read(source_of(web, "slow", limits=limits), "text.bin")
 
 
 async def test_a_source_that_hangs_is_asked_a_few_times_at_once(web):

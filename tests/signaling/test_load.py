@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
 import resource
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import pytest
 
 from p2pnode.protocol.identity import Identity
 from signaling.limits import LIMITS
-from signaling.messages import Publish, Relay, Welcome, decode_from_server, encode
+from signaling.messages import Loan, Publish, Relay, Welcome, decode_from_server, encode
 from tests.signaling.peers import register, roster
 
 pytestmark = pytest.mark.campaign
@@ -31,17 +32,20 @@ SOCKETS = 5_000
 JOINS = 3_000
 FLOOD = 20_000
 DEAF = 16
+TEXT_MIB = 512
 MIB = 2**20
 
 _SERVER = """
-import asyncio, dataclasses, resource
+import asyncio, dataclasses, pathlib, resource
 from signaling.app import SignalingServer
+from signaling.data.folder import Folder
 from signaling.limits import LIMITS
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 limits = dataclasses.replace(LIMITS, **{limits})
+sources = [Folder(pathlib.Path(path)) for path in {sources}]
 async def main():
-    async with SignalingServer("127.0.0.1", 0, limits=limits) as server:
+    async with SignalingServer("127.0.0.1", 0, limits=limits, data=sources) as server:
         print(server.url, flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())
@@ -58,9 +62,10 @@ _ONE_ADDRESS = dict.fromkeys(
 
 
 @contextlib.contextmanager
-def serving(**limits):
-    """URL and psutil process of a server without bounds per address."""
+def serving(source=None, **limits):
+    """URL and psutil process of a server without bounds per address, with a folder of text."""
     code = _SERVER.replace("{limits}", repr(_ONE_ADDRESS | limits))
+    code = code.replace("{sources}", repr([source] if source is not None else []))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         try:
             yield child.stdout.readline().strip(), psutil.Process(child.pid)
@@ -203,6 +208,36 @@ async def test_memory_of_slow_readers(http):
         assert most < bound + 32 * MIB
         assert not h.closed
         reader.cancel()
+
+
+async def test_text_that_is_served(http, tmp_path):
+    """One member that reads as fast as it can, more than is kept in memory, twice; then only what
+    is kept."""
+    (tmp_path / "text.bin").write_bytes(random.Random(1).randbytes(MIB) * TEXT_MIB)
+    host, member = Identity.ephemeral(), Identity.ephemeral()
+    limits = dict.fromkeys(("data_member_burst", "data_address_burst"), 1e12)
+    with serving(source=str(tmp_path), data_questions_burst=1e9, **limits) as (url, process):
+        h = await join(http, url, host, b"r" * 32)
+        m = await join(http, url, member, b"r" * 32)
+        await h.send_bytes(encode(Publish(roster(host, member, room=b"r" * 32))))
+        while not isinstance(loan := decode_from_server(await m.receive_bytes()), Loan):
+            pass
+        headers = {"Authorization": f"Bearer {loan.data.token.hex()}"}
+        before = process.memory_info().rss
+        passes = ("read", TEXT_MIB), ("read again", TEXT_MIB), ("read", 64), ("kept", 64)
+        for what, part in passes:
+            began, used = time.monotonic(), sum(process.cpu_times()[:2])
+            for start in range(0, part * MIB, 8 * MIB):
+                headers["Range"] = f"bytes={start}-{start + 8 * MIB - 1}"
+                async with http.get(f"{url}/data/0/text.bin", headers=headers) as response:
+                    assert len(await response.read()) == 8 * MIB
+            used = sum(process.cpu_times()[:2]) - used
+            seconds = time.monotonic() - began
+            print(
+                f"\n{part} MiB {what}: {part / seconds:.0f} MiB/s, {1000 * used / part:.1f} ms of "
+                f"CPU a MiB; {(process.memory_info().rss - before) / MIB:.0f} MiB more"
+            )
+        assert process.memory_info().rss - before < LIMITS.data_cache_bytes + 64 * MIB
 
 
 async def _drain(ws):
