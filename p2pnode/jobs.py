@@ -59,6 +59,8 @@ class Jobs:
         self._bundles = Bundles(folder.folder)
         self._grid_limit = kernels.grid_limit(trainer.config.slots)
         self._partial = PartialFile(folder.folder)
+        self._texts: tuple[int, dict[int, bytes | None]] = (0, {})
+        """Of the step that was reduced last: hashes of its slots' tokens here."""
         self._infos: dict[int, AppliedInfo] = {}
 
     @property
@@ -104,7 +106,8 @@ class Jobs:
 
     def reduce(self, effect: effects.Reduce) -> events.Reduced | events.ReduceRefused:
         """Add the parts of one shard exactly; a part that is not what its worker pledged, or that
-        no honest peer can send, is named."""
+        no honest peer can send, is named; so is one that was computed on other text than is here.
+        Raises DataError if it is the text here that has changed."""
         for i, (part, digests) in enumerate(zip(effect.parts, effect.digests, strict=True)):
             if digests and digest_pieces(part, effect.shard, self._trainer.parameters) != digests:
                 return events.ReduceRefused(
@@ -125,8 +128,34 @@ class Jobs:
                     i,
                     f"holds values beyond {limit}, the most that {size} slots can add up to",
                 )
+        read = True
+        for i, text in enumerate(effect.texts):
+            for slot, stated in text:
+                here = self._token_hash(effect.step, slot)
+                if here is None:
+                    read = False
+                elif here != stated:
+                    self.dataset.check_intact()
+                    return events.ReduceRefused(
+                        effect.step,
+                        effect.shard,
+                        effect.ticket,
+                        i,
+                        f"is of other text: the tokens of slot {slot} are not those here",
+                        slot,
+                        here,
+                    )
         total = self._trainer.add(arrays)
-        return events.Reduced(effect.step, effect.shard, effect.ticket, _bytes_of(total))
+        return events.Reduced(effect.step, effect.shard, effect.ticket, _bytes_of(total), read)
+
+    def _token_hash(self, step: int, slot: int) -> bytes | None:
+        """Of the slot's tokens here; None if they are not, for no step waits for a source."""
+        if self._texts[0] != step:
+            self._texts = step, {}
+        known = self._texts[1]
+        if known.get(slot) is None:
+            known[slot] = self.dataset.token_hash(step - 1, slot, self._trainer.config)
+        return known[slot]
 
     def weigh(self, effect: effects.Weigh) -> events.Weighed:
         """A linear checksum of a vector, with the coefficients of a nonce or the fixed ones."""
@@ -220,8 +249,10 @@ class Jobs:
 
     def diagnose(self, effect: effects.Diagnose, lent: Lent | None) -> events.Diagnosed:
         """Find the operation of a disputed slot, on the state that was lent for it, and save a
-        bundle. The run may have gone back or on meanwhile."""
+        bundle. The run may have gone back or on meanwhile. Raises DataError if the text that is
+        held here is not what it was."""
         trainer, step = self._trainer, effect.step - 1
+        self.dataset.check_intact()
         if lent is None:
             return events.Diagnosed(effect.step, effect.slot, effect.peer, None, "", "")
         try:

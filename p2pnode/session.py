@@ -22,6 +22,7 @@ from p2pnode.config import RunConfig
 from p2pnode.errors import (
     ArithmeticUnsoundError,
     CheckpointError,
+    DataError,
     DiskFullError,
     DivergenceError,
     LedgerError,
@@ -59,6 +60,7 @@ LOSS_UNIT = float(1 << 24)
 _FAULTS: dict[effects.Fault, type[P2PNodeError]] = {
     effects.Fault.DIVERGENCE: DivergenceError,
     effects.Fault.UNSOUND: ArithmeticUnsoundError,
+    effects.Fault.TEXT: DataError,
     effects.Fault.REMOVED: RefusedError,
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from p2pnode.bundle import ApplyCase, SlotCase, read
-from p2pnode.errors import CheckpointError, NonFiniteError
+from p2pnode.errors import CheckpointError, DataError, NonFiniteError, SourceAwayError
 from p2pnode.jobs import PASSING, Jobs, PartialSet, _int32
 from p2pnode.keeper import Keeper
 from p2pnode.protocol import effects, events, fetch, messages
@@ -20,8 +20,10 @@ from p2pnode.protocol.evidence import summarise
 from p2pnode.protocol.messages import Shard
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import CheckpointFolder, load
+from p2pnode.train.data import Dataset
 from p2pnode.train.ledger import Ledger
 from p2pnode.train.trainer import Trainer
+from p2pnode.train.windows import BuiltinText
 from tests.train.helpers import compute_set, new_trainer, run_config
 
 SLOTS = 4
@@ -104,7 +106,10 @@ def test_any_split_into_sets_gives_the_same_step(tmp_path: Path) -> None:
             sizes = tuple(len(c.slots) for c in computed)
             first, last = shard.pieces
             digests = tuple(c.pieces[first:last] for c in computed)
-            reduced = bench.jobs.reduce(effects.Reduce(1, shard, ticket, parts, sizes, digests))
+            texts = tuple(texts_of(c) for c in computed)
+            effect = effects.Reduce(1, shard, ticket, parts, sizes, digests, texts)
+            reduced = bench.jobs.reduce(effect)
+            assert reduced.read
             assert (reduced.step, reduced.shard, reduced.ticket) == (1, shard, ticket)
             sums.append(reduced.payload)
         summary = summarise([item for c in computed for item in c.evidence])
@@ -157,7 +162,8 @@ def test_the_part_with_impossible_values_is_named(bench: Bench, sign: int) -> No
 
     def reduce(*parts: np.ndarray, sizes: tuple[int, ...]) -> Any:
         raw = tuple(part.tobytes() for part in parts)
-        return bench.jobs.reduce(effects.Reduce(1, WHOLE, 9, raw, sizes, ((),) * len(raw)))
+        own = ((),) * len(raw)
+        return bench.jobs.reduce(effects.Reduce(1, WHOLE, 9, raw, sizes, own, own))
 
     assert isinstance(reduce(honest, edge, sizes=(2, 2)), events.Reduced)
     refused = reduce(honest, beyond, sizes=(2, 2))
@@ -169,7 +175,7 @@ def test_the_part_with_impossible_values_is_named(bench: Bench, sign: int) -> No
 
 def test_the_most_negative_integer_is_impossible(bench: Bench) -> None:
     part = np.full(3, -(2**31), "<i4").tobytes()
-    refused = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (part,), (SLOTS,), ((),)))
+    refused = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (part,), (SLOTS,), ((),), ((),)))
     assert isinstance(refused, events.ReduceRefused)
 
 
@@ -180,7 +186,7 @@ def test_a_part_with_other_bytes_than_pledged_is_named(bench: Bench) -> None:
     first, last = shard.pieces
     parts = [bytes(memoryview(c.payload)[4 * low : 4 * high]) for c in (ours, theirs)]
     digests = ((), theirs.pieces[first:last])
-    effect = effects.Reduce(1, shard, 0, tuple(parts), (2, 2), digests)
+    effect = effects.Reduce(1, shard, 0, tuple(parts), (2, 2), digests, ((), ()))
     assert isinstance(bench.jobs.reduce(effect), events.Reduced)
     other = bytearray(parts[1])
     other[-1] ^= 1
@@ -190,13 +196,63 @@ def test_a_part_with_other_bytes_than_pledged_is_named(bench: Bench) -> None:
     assert (refused.part, refused.reason) == (1, "has other bytes than it pledged")
 
 
+def texts_of(computed: events.Computed) -> tuple[tuple[int, bytes], ...]:
+    return tuple((item.slot, item.token_hash) for item in computed.evidence)
+
+
+def two_parts(bench: Bench) -> effects.Reduce:
+    """A sum of a set of this node's own and one of another's."""
+    ours, theirs = bench.compute(1, (0, 1)), bench.compute(1, (2, 3))
+    payloads = ours.payload, theirs.payload
+    digests = (), theirs.pieces
+    return effects.Reduce(1, WHOLE, 0, payloads, (2, 2), digests, ((), texts_of(theirs)))
+
+
+def test_a_part_that_was_computed_on_other_text_is_named(bench: Bench) -> None:
+    effect = two_parts(bench)
+    assert bench.jobs.reduce(effect).read
+    (_, right), (_, second) = effect.texts[1]
+    lie = ((), ((2, right), (3, bytes(32))))
+    refused = bench.jobs.reduce(dataclasses.replace(effect, texts=lie))
+    assert isinstance(refused, events.ReduceRefused)
+    assert (refused.part, refused.slot, refused.token_hash) == (1, 3, second)
+    assert "slot 3" in refused.reason
+
+
+def test_text_that_is_not_here_is_not_compared(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effect = dataclasses.replace(two_parts(bench), texts=((), ((2, bytes(32)), (3, bytes(32)))))
+
+    def away(*_: object) -> Any:
+        raise SourceAwayError("the row group is not here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dataset, "slot", away)
+        reduced = bench.jobs.reduce(effect)
+        assert isinstance(reduced, events.Reduced)
+        assert not reduced.read
+    assert isinstance(bench.jobs.reduce(effect), events.ReduceRefused), "it has come"
+
+
+def test_who_differs_because_its_own_text_has_changed_stops(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effect = dataclasses.replace(two_parts(bench), texts=((), ((2, bytes(32)), (3, bytes(32)))))
+    monkeypatch.setattr(BuiltinText, "intact", lambda self: False)
+    with pytest.raises(DataError, match="memory"):
+        bench.jobs.reduce(effect)
+    with pytest.raises(DataError, match="memory"):
+        bench.jobs.diagnose(effects.Diagnose(1, 0, b"p" * 32, None), None)
+
+
 @pytest.mark.parametrize("offset", [0, 1, 2, 3])
 def test_payloads_may_lie_askew_in_their_message(bench: Bench, offset: int) -> None:
     computed = bench.compute(1)
     message = bytearray(offset) + computed.payload
     askew = memoryview(message)[offset:]
     assert _int32(askew).flags.aligned
-    reduced = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (askew,), (SLOTS,), ((),)))
+    reduced = bench.jobs.reduce(effects.Reduce(1, WHOLE, 0, (askew,), (SLOTS,), ((),), ((),)))
     assert np.array_equal(values(reduced.payload), values(computed.payload))
     apply = effects.Apply(1, (askew,), summarise(computed.evidence))
     assert isinstance(bench.jobs.apply(apply), events.Applied)

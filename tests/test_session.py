@@ -374,7 +374,7 @@ async def test_what_others_wait_for_goes_between_two_slots(stage: Stage) -> None
     stage.jobs.hold.clear()
     stage.do(effects.Compute(1, (0, 1, 2)))
     await until(stage.jobs.entered.is_set)
-    stage.do(effects.Reduce(1, Shard(0, 1), 0, (), (), ()))
+    stage.do(effects.Reduce(1, Shard(0, 1), 0, (), (), (), ()))
     stage.jobs.hold.set()
     await until(lambda: len(stage.jobs.ran) == 4)
     assert stage.jobs.ran == ["slot 0", "reduce", "slot 1", "slot 2"]
@@ -386,7 +386,7 @@ async def test_what_others_wait_for_goes_before_a_slot_that_waits_too(stage: Sta
     await until(stage.jobs.entered.is_set)
     stage.do(effects.Compute(1, (0,)))
     await asyncio.sleep(0.01)  # the slot is queued
-    stage.do(effects.Reduce(1, Shard(0, 1), 0, (), (), ()))
+    stage.do(effects.Reduce(1, Shard(0, 1), 0, (), (), (), ()))
     stage.jobs.hold.set()
     await until(lambda: len(stage.jobs.ran) == 3)
     assert stage.jobs.ran == ["verify 1", "reduce", "slot 0"]

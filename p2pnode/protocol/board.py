@@ -68,6 +68,8 @@ class Board:
         """This node finds out whether, and how, its own work is wrong."""
         self.dismissed = ""
         """Why it takes no more part, told when that is known."""
+        self.doubted: tuple[int, int] | None = None
+        """Step and slot of which another peer says that this node reads other text there."""
         self.confessed: set[PeerId] = set()
         self.failure: Failed | None = None
         self.tickets = 0
@@ -141,6 +143,16 @@ class Board:
 
     def put_out(self) -> None:
         """The others have excluded this node. If it is finding out why, that is told first."""
+        if self.doubted is not None and self.doubted[0] > self.committed:
+            step, slot = self.doubted
+            self.fail(
+                Fault.TEXT,
+                f"The tokens of slot {slot} of step {step} are others here than at the machines "
+                "that go on: this machine's text, its version of p2pnode or of the package "
+                "tokenizers is another, or its memory is damaged. Install what the host has, "
+                "delete the folder text-cache, and start it again.",
+            )
+            return
         text = (
             "The others take no more work from this machine: something it sent was wrong. "
             "Start it again to run the gates; their logs say what it was."

@@ -203,12 +203,13 @@ class StepCore:
             case ev.SetRefused():
                 self._guard.set_refused(event)
                 self._check.set_refused(event)
-            case ev.Reduced(step, shard, ticket, payload):
-                self._shelf.reduced(step, shard, ticket, payload)
-            case ev.ReduceRefused(step, shard, ticket, part, reason):
+            case ev.Reduced(step, shard, ticket, payload, read):
+                self._shelf.reduced(step, shard, ticket, payload, read=read)
+            case ev.ReduceRefused(step, shard, ticket, part, reason, slot, token_hash):
                 culprit = self._shelf.reduce_refused(step, shard, ticket, part)
                 if culprit is not None:
-                    self._guard.accuse(culprit, step, f"its contribution {reason}")
+                    what = f"its contribution {reason}"
+                    self._guard.accuse(culprit, step, what, slot, token_hash)
             case ev.Weighed():
                 self._check.weighed(event)
                 self._answers.weighed(event)
@@ -222,6 +223,7 @@ class StepCore:
                 self._verdict.answered(event)
             case ev.Diagnosed():
                 self._confront.diagnosed(event)
+                self._guard.diagnosed(event)
                 self._auditor.let_go(event.step)
             case ev.Audited():
                 self._auditor.answered(event)

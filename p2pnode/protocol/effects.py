@@ -72,7 +72,8 @@ class Reduce:
 
     `sizes[i]` is the number of slots in part i: honest values are at most `sizes[i]` times the
     largest magnitude of the grid. `digests[i]` are what the pieces of part i must have (see
-    pieces.digest_pieces); none if the part is this node's own.
+    pieces.digest_pieces), and `texts[i]` its slots, each with the hash of the tokens that it was
+    computed on; none if the part is this node's own.
     """
 
     step: int
@@ -81,6 +82,7 @@ class Reduce:
     parts: tuple[Buffer, ...]
     sizes: tuple[int, ...]
     digests: tuple[tuple[bytes, ...], ...]
+    texts: tuple[tuple[tuple[int, bytes], ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -280,6 +282,8 @@ class Fault(enum.Enum):
     """Recomputation or the majority showed this node's state to be wrong, or nobody can tell."""
     UNSOUND = "unsound"
     """This machine does not compute the specified bits."""
+    TEXT = "text"
+    """This machine reads other text than the others."""
     REMOVED = "removed"
     """The host removed this node."""
 

@@ -85,23 +85,28 @@ class SetRefused:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reduced:
-    """Result of Reduce: the sum of its parts, int32."""
+    """Result of Reduce: the sum of its parts, int32. `read`: all of others' text was here, and is
+    the same."""
 
     step: int
     shard: Shard
     ticket: int
     payload: Buffer
+    read: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReduceRefused:
-    """Part number `part` of Reduce is not what its worker pledged, or nothing honest."""
+    """Part number `part` of Reduce is not what its worker pledged, or nothing honest; or it was
+    computed on other text than this machine has in `slot`, whose tokens here have `token_hash`."""
 
     step: int
     shard: Shard
     ticket: int
     part: int
     reason: str
+    slot: int = -1
+    token_hash: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

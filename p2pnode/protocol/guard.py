@@ -18,7 +18,7 @@ from p2pnode.protocol.board import Board, short
 from p2pnode.protocol.confront import Confront
 from p2pnode.protocol.contribute import Contributor
 from p2pnode.protocol.effects import Compute, Ending, Kind
-from p2pnode.protocol.events import Computed, SetRefused
+from p2pnode.protocol.events import Computed, Diagnosed, SetRefused
 from p2pnode.protocol.messages import (
     Accuse,
     Buffer,
@@ -69,6 +69,8 @@ class Guard:
         self._settled: dict[tuple[int, int], SlotEvidence] = {}
         self._accused: dict[PeerId, Accuse] = {}
         self._accused_at = float("-inf")
+        self._doubters: dict[PeerId, Accuse] = {}
+        """Who says that this node computed a slot on other text."""
         self.claim: Claim | None = None
         """The slot that is not finite, as far as this node knows by itself."""
 
@@ -292,13 +294,16 @@ class Guard:
                 found.add(pledge.peer)
         return found
 
-    def accuse(self, peer: PeerId, step: int, reason: str, slot: int = -1) -> None:
+    def accuse(
+        self, peer: PeerId, step: int, reason: str, slot: int = -1, token_hash: bytes = b""
+    ) -> None:
         """Take nothing more from a peer and have the leader give it no more work. It is told too:
-        of a `slot` it can find out what went wrong."""
+        of a `slot` it can find out what went wrong. `token_hash`: what the slot's text here has, if
+        it is that which differs."""
         if not self.trusted(peer):
             return
         self._board.report(Kind.REFUSED, f"{short(peer)} at step {step}: {reason}", peer, step)
-        case = Accuse(self._board.setup.run, peer, step, slot, reason[:200])
+        case = Accuse(self._board.setup.run, peer, step, slot, reason[:200], token_hash)
         self._accused[peer] = case
         if slot >= 0:
             self._board.send(peer, case, key=("accuse", peer))
@@ -307,10 +312,62 @@ class Guard:
 
     def accused(self, accuser: PeerId, message: Accuse) -> None:
         """An accusation reaches the leader, or the accused."""
+        if message.token_hash and message.peer == self._board.me:
+            self._doubted(accuser, message)
+            return
         if message.peer == self._board.me and message.slot >= 0 and self.trusted(accuser):
             self._confront.accused(accuser, message)
         if self._board.leading and self.trusted(accuser) and self.trusted(message.peer):
+            if message.token_hash and not self._other_text(accuser, message):
+                return
             self.accuse(message.peer, message.step, f"{message.reason} (found by {short(accuser)})")
+
+    # Two nodes with different text: each believes its own, so the leader's decides
+
+    def _other_text(self, accuser: PeerId, message: Accuse) -> bool:
+        """Whether the accused reads other text, as far as can be known here: what it computed was
+        not compared with the text here, or is not the same. Not yet, while that is under way: the
+        accuser says it again."""
+        board = self._board
+        read = self._shelf.read.get((message.step, message.slot))
+        if read is None:
+            plan = board.plans.get(message.step)
+            return message.step <= board.applied or (
+                plan is not None and not self._shelf.owes(plan)
+            )
+        if read != message.token_hash:
+            self._reads_other_text(accuser, message, read)
+            return False
+        return True
+
+    def _reads_other_text(self, accuser: PeerId, message: Accuse, read: bytes) -> None:
+        what = f"the tokens that it has for slot {message.slot} are not those here"
+        self.accuse(accuser, message.step, what, message.slot, read)
+
+    def _doubted(self, accuser: PeerId, message: Accuse) -> None:
+        """Another has other text than we: look whether ours is what it was, and so is the slot."""
+        case = self._accused.get(accuser)
+        mutual = case is not None and bool(case.token_hash)
+        if accuser in self._board.excluded or not (case is None or mutual):
+            return
+        self._board.doubted = message.step, message.slot
+        self._doubters[accuser] = message
+        if case is None:
+            self._confront.accused(accuser, message)
+
+    def diagnosed(self, event: Diagnosed) -> None:
+        """A slot that others doubt is right, on the text that is here. If this node leads, that is
+        the run's."""
+        board = self._board
+        if event.peer != board.me or event.tensor is not None or not board.leading:
+            return
+        for accuser, message in list(self._doubters.items()):
+            held = self._contributor.of(message.step).values()
+            items = (item for computed in held for item in computed.evidence)
+            said = next((item for item in items if item.slot == message.slot), None)
+            if said is not None and said.token_hash != message.token_hash:
+                self._reads_other_text(accuser, message, said.token_hash)
+        self._doubters.clear()
 
     def tell(self) -> None:
         """Exclude accused peers if leading, else tell the leader, again until it has."""

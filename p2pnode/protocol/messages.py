@@ -289,6 +289,8 @@ class Accuse(_Message, frozen=True, tag=6):
     slot: MaybeSlot
     """The slot that it computed wrongly; -1: something else is wrong."""
     reason: Text
+    token_hash: Annotated[bytes, Meta(max_length=32)] = b""
+    """If it computed the slot on other text: the hash of the tokens that the sender has there."""
 
 
 class Confess(_Message, frozen=True, tag=7):

@@ -56,6 +56,8 @@ class _Reduction:
     ticket: int
     summary: Summary
     peers: tuple[PeerId, ...]
+    texts: dict[int, bytes]
+    """Hash of the tokens that others computed a slot on."""
 
 
 class Shelf:
@@ -71,6 +73,8 @@ class Shelf:
         # One set for each slot and every shard owned here: no honest peer sends more of a step.
         self._most = 4 * board.setup.parameters * board.setup.slots
         self._pushed: set[tuple[int, Shard, PeerId]] = set()
+        self.read: dict[tuple[int, int], bytes] = {}
+        """By step and slot: hash of the tokens that another computed on, which are those here."""
         self.own: set[tuple[int, Slots]] = set()
         """Sets of a step whose contributions are taken from nobody else."""
         self.recounted = 0
@@ -84,6 +88,7 @@ class Shelf:
         self.parts = {step: parts for step, parts in self.parts.items() if step > applied}
         self.own = {(step, slots) for step, slots in self.own if step > applied}
         self.sums = {step: sums for step, sums in self.sums.items() if step > applied - kept}
+        self.read = {key: value for key, value in self.read.items() if key[0] > applied - kept}
         self._reducing = {key: value for key, value in self._reducing.items() if key[0] > applied}
         self._pushed = {item for item in self._pushed if item[0] > applied - kept}
         base = self._board.hashes[applied]
@@ -154,11 +159,18 @@ class Shelf:
                 if (pledge := self._pledge(plan.step, slots, part)) is not None
             ]
             first, last = shard.pieces
+            texts = tuple(
+                tuple((item.slot, item.token_hash) for item in pledge.evidence)
+                if pledge.peer != board.me
+                else ()
+                for pledge in pledges
+            )
             self._tickets += 1
             self._reducing[plan.step, shard] = _Reduction(
                 self._tickets,
                 summarise([item for pledge in pledges for item in pledge.evidence]),
                 tuple(part.peer for part in parts),
+                {slot: token_hash for text in texts for slot, token_hash in text},
             )
             board.out.append(
                 Reduce(
@@ -171,13 +183,24 @@ class Shelf:
                         pledge.pieces[first:last] if pledge.peer != board.me else ()
                         for pledge in pledges
                     ),
+                    texts,
                 )
             )
 
-    def reduced(self, step: int, shard: Shard, ticket: int, payload: Buffer) -> None:
+    def owes(self, plan: Plan) -> bool:
+        """Whether a shard of the plan that is mine is not added yet."""
+        sums = self.sums.get(plan.step, {})
+        return any(
+            plan.roster[owner] == self._board.me and Shard(index, len(plan.owners)) not in sums
+            for index, owner in enumerate(plan.owners)
+        )
+
+    def reduced(self, step: int, shard: Shard, ticket: int, payload: Buffer, *, read: bool) -> None:
         """A sum of my own. It stands, whatever plan its sets came from."""
         reduction = self._take(step, shard, ticket)
         if reduction is not None:
+            if read:
+                self.read |= {(step, slot): text for slot, text in reduction.texts.items()}
             base = self._board.hashes[self._board.applied]
             mine = Sum(self._board.me, base, reduction.summary, payload)
             self.sums.setdefault(step, {})[shard] = mine

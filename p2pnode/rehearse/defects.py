@@ -19,10 +19,13 @@ class Defects:
     no_probe_at: int = 0
     wrong_apply_at: int = 0
     denies: bool = False
-    """A wrong apply is not found by its own recomputation."""
+    """A wrong apply is not found by its own recomputation, other text not by its hash."""
     wrong_gradient_at: int = 0
     """Its gradients of this step are wrong, in the same way in everything it says about them: only
     an audit finds it."""
+    misreads_at: int = 0
+    """It reads other text than the others in one slot of this step, wherever it reads it. Unless it
+    `denies`, it finds that out when another's text is not its own."""
     false_claim_at: int = 0
     strips_probe_at: int = 0
     """Its contributions from this step on say that no probe ran."""
@@ -65,7 +68,7 @@ class Defects:
     @property
     def grave(self) -> bool:
         """Who is right can only be told while all are in one group."""
-        return self.wrong_state or self.unseen
+        return self.wrong_state or self.unseen or self.misreads_at > 0
 
     def __str__(self) -> str:
         parts = [

@@ -63,6 +63,8 @@ class Kind(enum.Enum):
     """A machine's disk is full for a while: nothing is saved or spooled."""
     DATA = "data"
     """A machine's training text goes away: the next set it should compute ends its process."""
+    LACK = "lack"
+    """A machine's text does not come for a while: it keeps its place, and computes nothing."""
     WRONG = "wrong"
     """A machine computes, adds or claims something wrong at one step."""
 
@@ -75,6 +77,7 @@ WRONGS = (
     *("bad_probe_at", "no_probe_at", "strips_probe_at", "false_claim_at"),
     *("wrong_apply_at", "wrong_apply_at"),
     "wrong_gradient_at",
+    *("misreads_at", "misreads_at"),
     *("adds_wrongly_at", "corrupts_sums_at", "two_faced_at", "wrong_summary_at"),
     *("corrupts_parts_at", "contradicts_evidence_at", "two_faced_work_at"),
     *("forges_sums_at", "forges_some_at", "lies_in_check_at", "withholds_at"),
@@ -132,6 +135,9 @@ def draw(
             return [
                 Fault(kind, at, (source.choice(every),), lasts, source.choice([0, 9, 60, 3600]))
             ]
+        case Kind.LACK:
+            lasts = source.choice([1.0, 5.0, 20.0, 60.0])
+            return [Fault(kind, at, (source.choice(every),), lasts)]
         case Kind.FULL:
             return [Fault(kind, at, (source.choice(every),), source.choice([2.0, 20.0]))]
         case Kind.SLOW:
@@ -166,7 +172,8 @@ def draw(
         case Kind.WRONG:
             wrong = Defects()
             setattr(wrong, source.choice(WRONGS), source.randint(1, steps))
-            wrong.denies = wrong.wrong_state and source.random() < 0.3
+            deniable = wrong.wrong_state or wrong.misreads_at > 0
+            wrong.denies = deniable and source.random() < 0.3
             return [Fault(kind, 0.0, (source.choice(victims),), wrong=wrong)] if victims else []
 
 
@@ -234,6 +241,8 @@ def _happen(world: World, fault: Fault, chosen: list[Machine]) -> None:
             chosen[0].feed(ev.LeaveRequested())
         case Kind.DATA:
             chosen[0].no_data = True
+        case Kind.LACK:
+            chosen[0].lack(fault.end)
         case Kind.STOP | Kind.CHANGE:
             if not _order(world, chosen[0], fault):
                 return

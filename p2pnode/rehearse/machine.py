@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 ROOM = b"r" * 32
 SMALL = replace(LIMITS, kept_bytes=3 * 4 * toy.PARAMETERS)
 """Sums of three steps may be in memory: there is something to spool in every run."""
+GRACE = 2.0
+"""Seconds that text may take to come before a machine says that it lacks it (see supply)."""
 Task = (
     ef.Compute
     | ef.Reduce
@@ -93,6 +95,8 @@ class Machine:
     paused_until: float = 0.0
     no_data: bool = False
     """Its training text has gone: the next set it should compute ends its process."""
+    lacks_until: float = 0.0
+    """Until then its text does not come: it computes no slot, and compares none."""
     full_until: float = 0.0
     """Until then nothing can be written to its disk."""
     stored: list[ef.Store] = field(default_factory=list)
@@ -121,6 +125,10 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.chain = self.world.first_chain
+
+    @property
+    def lacking(self) -> bool:
+        return self.world.now < self.lacks_until
 
     @property
     def me(self) -> PeerId:
@@ -160,6 +168,8 @@ class Machine:
                 limits=SMALL,
             )
         )
+        if self.lacking:
+            self._starve()
         if start:
             self.feed(ev.Start(lead))
 
@@ -226,6 +236,26 @@ class Machine:
                 self._arm()  # the timer that was set went by the clock as it was
 
         self.world.at(self.paused_until, wake)
+
+    def lack(self, until: float) -> None:
+        """The text of the next slots does not come until then."""
+        self.lacks_until = max(self.lacks_until, until)
+        self._starve()
+
+    def _starve(self) -> None:
+        boot = self.boots
+
+        def say() -> None:
+            if self.boots == boot and self.lacking:
+                self.feed(ev.Supply(True))
+
+        def come() -> None:
+            if self.boots == boot and not self.lacking:
+                self.feed(ev.Supply(False))
+                self._next_task()
+
+        self.world.at(self.world.now + GRACE, say)
+        self.world.at(self.lacks_until, come)
 
     def feed(self, event: ev.Event) -> None:
         """Give the core an event, and run what it asks for."""
@@ -361,7 +391,8 @@ class Machine:
     def _next_task(self) -> None:
         """Sets are computed in the background, slot by slot; everything else goes first."""
         for lane in self.lanes:
-            if lane.running is None and lane.waiting:
+            waits = self.lacking and lane is self.lanes[OWN]
+            if lane.running is None and lane.waiting and not waits:
                 self._start(lane, lane.waiting.popleft())
 
     def _start(self, lane: Lane, task: Task) -> None:
@@ -422,7 +453,8 @@ class Machine:
             false_claim = self.defects.false_claim_at == task.step and not task.reference
             if (task.step, slot) == self.world.not_finite or (false_claim and slot % 2):
                 return ev.SetRefused(task.step, task.slots, task.reference, slot, "NaN")
-            results.append(toy.gradient(state, task.step, slot))
+            results.append(toy.gradient(state, self._text_of(task.step, slot), slot))
+            self.cheated |= self._misreads(task.step, slot)
         if self.defects.wrong_gradient_at == task.step and not task.reference:
             results = [toy.gradient(toy.initial(), 999, slot) for slot in task.slots]
             self.cheated = True
@@ -445,11 +477,28 @@ class Machine:
             digest_pieces(payload, Shard(0, 1), toy.PARAMETERS),
         )
 
-    def _reduce(self, task: ef.Reduce) -> ev.Event:
+    def _misreads(self, step: int, slot: int) -> bool:
+        return step == self.defects.misreads_at and slot == step % self.world.slots
+
+    def _text_of(self, step: int, slot: int) -> int:
+        """The step whose text it reads for a slot."""
+        return step + 1_000_000 if self._misreads(step, slot) else step
+
+    def _reduce(self, task: ef.Reduce) -> ev.Event | None:
         for i, (part, digests) in enumerate(zip(task.parts, task.digests, strict=True)):
             if digests and digest_pieces(part, task.shard, toy.PARAMETERS) != digests:
                 what = "has other bytes than it pledged"
                 return ev.ReduceRefused(task.step, task.shard, task.ticket, i, what)
+        for i, text in enumerate(task.texts):
+            for slot, stated in text:
+                here = toy.token_hash(self._text_of(task.step, slot), slot)
+                if self.lacking or here == stated:
+                    continue
+                if self._misreads(task.step, slot) and not self.defects.denies:
+                    self.world.crash(self)
+                    return None
+                what = f"is of other text: the tokens of slot {slot} are not those here"
+                return ev.ReduceRefused(task.step, task.shard, task.ticket, i, what, slot, here)
         total = toy.add([toy.unpack(part) for part in task.parts])
         if task.step == self.defects.adds_wrongly_at and self.mistakes < 1:
             self.mistakes += 1
@@ -457,7 +506,8 @@ class Machine:
         if self._hides(task.step, task.shard):
             self.cheated = True
             total = toy.unpack(forge(toy.pack(total), task.shard.bounds(toy.PARAMETERS)[0]))
-        return ev.Reduced(task.step, task.shard, task.ticket, toy.pack(total))
+        payload = toy.pack(total)
+        return ev.Reduced(task.step, task.shard, task.ticket, payload, not self.lacking)
 
     def _hides(self, step: int, shard: Shard) -> bool:
         """Whether this machine adds something else to this shard of its own than it pledged."""
@@ -517,20 +567,23 @@ class Machine:
         wrong = self.defects.wrong_apply_at == task.step and not self.defects.denies
         return ev.Verified(task.step, "layers.0.attn" if wrong else None, "Adam, weights")
 
-    def _diagnose(self, task: ef.Diagnose) -> ev.Event:
+    def _diagnose(self, task: ef.Diagnose) -> ev.Event | None:
         """Which operation it was: found only where it is made wrong each time."""
         defects = self.defects
+        if self._misreads(task.step, task.slot) and not defects.denies:
+            self.world.crash(self)
+            return None
         wrong = task.peer == self.me and defects.wrong_gradient_at == task.step
         tensor = "layers.0.q" if wrong else None
         return ev.Diagnosed(task.step, task.slot, task.peer, tensor, "product (int8)", "")
 
     def _audit(self, task: ef.Audit) -> ev.Event:
         state = self.lent.get(task.step)
-        if state is None:
+        if state is None or self.lacking:
             return ev.Audited(task.step, task.slots, task.reference, None)
         if any((task.step, slot) == self.world.not_finite for slot in task.slots):
             return ev.Audited(task.step, task.slots, task.reference, ())
-        results = [toy.gradient(state, task.step, slot) for slot in task.slots]
+        results = [toy.gradient(state, self._text_of(task.step, slot), slot) for slot in task.slots]
         payload = toy.pack(toy.add([values for _, values in results]))
         return ev.Audited(
             task.step,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from p2pnode.protocol.effects import Kind, Report
+from p2pnode.protocol.effects import Fault, Kind, Report
 from p2pnode.rehearse import toy
 from p2pnode.rehearse.defects import Defects
 from p2pnode.rehearse.machine import Machine
@@ -20,6 +20,7 @@ from p2pnode.rehearse.world import World
 
 UNJUDGED = "a machine that is wrong was not judged"
 UNDECIDED = "a sound machine stopped because of two that differed nobody could tell which is right"
+OVERRULED = "a sound machine was left out by a leader that reads other text, and cannot know it"
 TWO_ENDS = "the nodes ended with two chains: a record did not reach all in time"
 
 WRONG_ALONE = "a machine was wrong at a step that it made alone, and nobody could compare"
@@ -88,7 +89,11 @@ def _may_fail(world: World, machine: Machine, excuses: Counter[str]) -> None:
     failed = machine.failed
     if failed is None or machine.defects != Defects():
         return
-    wrong = any(other.defects.wrong_state for other in world.machines.values())
+    others = [other.defects for other in world.machines.values()]
+    if failed.fault is Fault.TEXT and any(other.misreads_at and other.denies for other in others):
+        excuses[OVERRULED] += 1
+        return
+    wrong = any(other.wrong_state for other in others)
     if not wrong or "no majority" not in failed.text:
         raise OracleError(f"{machine.name} is sound, but failed: {failed.text}")
     excuses[UNDECIDED] += 1

@@ -133,18 +133,23 @@ def initial() -> State:
     return State(bytes(8), 0, weights, (0,) * PARAMETERS, (0,) * PARAMETERS, (10,) * TENSORS)
 
 
+def token_hash(step: int, slot: int) -> bytes:
+    """Stands for a slot's text."""
+    return hashlib.sha256(struct.pack("<ii", step, slot)).digest()
+
+
 @functools.lru_cache(maxsize=100_000)
 def gradient(state: State, step: int, slot: int) -> tuple[SlotEvidence, tuple[int, ...]]:
     """Evidence and gradient of a slot of `step` at the state before it."""
-    token_hash = hashlib.sha256(struct.pack("<ii", step, slot)).digest()
-    raw = hashlib.sha512(token_hash + state.hash).digest()
+    text = token_hash(step, slot)
+    raw = hashlib.sha512(text + state.hash).digest()
     values = tuple(
         (raw[2 * i] * 256 + raw[2 * i + 1] - 32_768) % (1 << state.grid[i >= SPLIT]) - 100
         for i in range(PARAMETERS)
     )
     evidence = SlotEvidence(
         slot=slot,
-        token_hash=token_hash,
+        token_hash=text,
         digest=hashlib.sha256(pack(values)).digest(),
         checksum=checksum(values),
         clamps=raw[60] & 1,

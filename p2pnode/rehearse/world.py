@@ -221,6 +221,7 @@ class World:
             machine.defects.wrong_apply_at,
             machine.defects.wrong_gradient_at,
             machine.defects.hides_at,
+            machine.defects.misreads_at,
         )
         if commit.step in wrong_at and commit.state_hash != right:
             plan = machine.core.plan

@@ -103,6 +103,12 @@ class Units:
         with self._changed:
             return unit in self._held
 
+    def intact(self) -> bool:
+        """Whether the units in memory are still what their hashes say."""
+        with self._changed:
+            held = list(self._held.items())
+        return all(hashlib.sha256(raw).hexdigest() == self._digests[unit] for unit, raw in held)
+
     def get(self, unit: int) -> bytes:
         """A unit's bytes, fetched now if need be, except while a run goes on. Raises DataError,
         SourceAwayError."""

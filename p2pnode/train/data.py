@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from p2pnode.config import RunConfig
-from p2pnode.errors import DataError
+from p2pnode.errors import DataError, SourceAwayError
 from p2pnode.limits import LIMITS
 from p2pnode.sources.door import Door, list_either
 from p2pnode.sources.listing import Listing, Skipped, list_files
@@ -37,6 +37,7 @@ from p2pnode.train.windows import (
     UnitText,
     compact_dtype,
     id_bytes_of,
+    token_hash,
 )
 
 BUILTIN = "builtin"
@@ -168,6 +169,22 @@ class Dataset:
         return _slot(
             [self._text.heldout((first + i) % heldout, length) for i in range(run.micro_batch)]
         )
+
+    def token_hash(self, step: int, slot: int, run: RunConfig) -> bytes | None:
+        """Of a training slot (see `windows.token_hash`); None if its text is not here now. Raises
+        DataError."""
+        try:
+            return token_hash(*self.slot(step, slot, run))
+        except SourceAwayError:
+            return None
+
+    def check_intact(self) -> None:
+        """Raise DataError if the text in memory is not what was read any more."""
+        if not self._text.intact():
+            raise DataError(
+                "The run's text has changed in this machine's memory, which is damaged. The others "
+                "go on without it; have its memory tested before it takes part again."
+            )
 
     def _windows(self, step: int, slot: int, run: RunConfig) -> list[int]:
         """The training windows of a slot."""

@@ -17,7 +17,7 @@ from p2pnode.train.arithmetic import kernels
 from p2pnode.train.evidence import GradientSum, SlotEvidence
 from p2pnode.train.state import State, little_endian
 from p2pnode.train.weights import Weights
-from p2pnode.train.windows import Tokens
+from p2pnode.train.windows import Tokens, token_hash
 
 CHECKSUM_MODULUS = 1 << 63
 _BLOCK = 1 << 16
@@ -40,11 +40,9 @@ def slot_gradient(
         total[part], clamped, largest = w.ops.grid(flat[part], exponent, limit)
         clamps += clamped
         max_abs.append(largest)
-    tokens = hashlib.sha256(little_endian(inputs.reshape(-1)))
-    tokens.update(little_endian(targets.reshape(-1)))
     evidence = SlotEvidence(
         slot=slot,
-        token_hash=tokens.digest(),
+        token_hash=token_hash(inputs, targets),
         digest=hashlib.sha256(little_endian(total)).digest(),
         checksum=checksum(total),
         clamps=clamps,

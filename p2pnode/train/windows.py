@@ -8,6 +8,7 @@ tokenizer, corpus, manifest, sources.
 from __future__ import annotations
 
 import bisect
+import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import Literal, Protocol
@@ -46,6 +47,16 @@ class Text(Protocol):
 
     def heldout(self, index: int, length: int) -> Tokens: ...
 
+    def intact(self) -> bool:
+        """Whether what is in memory is what was read. Hashes all of it."""
+
+
+def token_hash(inputs: Tokens, targets: Tokens) -> bytes:
+    """Of a slot: SHA-256 of its input and target ids [B, T] as little-endian int32."""
+    digest = hashlib.sha256(np.ascontiguousarray(inputs, "<i4").data)
+    digest.update(np.ascontiguousarray(targets, "<i4").data)
+    return digest.digest()
+
 
 def compact_dtype(id_bytes: int) -> np.dtype[np.unsignedinteger]:
     """How ids of a large text are held and hashed: little-endian, 1, 2 or 4 bytes each."""
@@ -72,6 +83,9 @@ class BuiltinText:
     def heldout(self, index: int, length: int) -> Tokens:
         return self.training(corpus.PASSAGES + index, length)
 
+    def intact(self) -> bool:
+        return True  # nothing is held
+
 
 class HeldText:
     """Ids in memory. Windows come in equal groups and the last of each is held out."""
@@ -79,6 +93,7 @@ class HeldText:
     def __init__(self, ids: NDArray[np.unsignedinteger]) -> None:
         """`ids`: [n], of a `compact_dtype`."""
         self._ids = ids
+        self._sha256 = hashlib.sha256(ids.data).digest()
 
     def counts(self, length: int) -> tuple[int, int]:
         windows = len(self._ids) // length
@@ -100,6 +115,9 @@ class HeldText:
         if index >= heldout:
             raise IndexError(index)
         return self._window((index + 1) * group - 1, length)
+
+    def intact(self) -> bool:
+        return hashlib.sha256(self._ids.data).digest() == self._sha256
 
     def _groups(self, length: int) -> tuple[int, int, int]:
         """All windows, held-out windows, windows of a group."""
@@ -158,6 +176,9 @@ class UnitText:
         unit = bisect.bisect_right(layout.heldout, index) - 1
         first = layout.training[unit + 1] - layout.training[unit]
         return self._window(unit, first + index - layout.heldout[unit], length)
+
+    def intact(self) -> bool:
+        return self.units.intact()
 
     def unit_of(self, index: int, length: int) -> int:
         """The unit that holds a training window."""
