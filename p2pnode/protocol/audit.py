@@ -188,6 +188,9 @@ class Auditor:
             right = next((item for item in truth.evidence or () if item.slot == slot), None)
             wrong = Wrong(self._board.setup.run, pledge, slot, right)
             said = next(item for item in pledge.evidence if item.slot == slot)
+            if right is not None and said.token_hash != right.token_hash:
+                self._guard.reads_other_text(pledge.peer, pledge.step, slot, right.token_hash)
+                continue
             self._confront.keep(pledge.peer, pledge.step, slot, said)
             self._take(wrong, "its work was computed again")
 

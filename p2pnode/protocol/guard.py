@@ -251,6 +251,9 @@ class Guard:
                 self._confront.convict(step, slot, said)
             else:
                 self._seen.pop(where, None)
+                if said is not NOT_FINITE and said.token_hash != truth.token_hash:
+                    self.reads_other_text(peer, step, slot, truth.token_hash)
+                    continue
                 self._confront.keep(peer, step, slot, said)
                 what = "is wrong" if said is not NOT_FINITE else "is finite"
                 self.accuse(peer, step, f"its gradient of slot {slot} {what}", slot)
@@ -336,13 +339,14 @@ class Guard:
                 plan is not None and not self._shelf.owes(plan)
             )
         if read != message.token_hash:
-            self._reads_other_text(accuser, message, read)
+            self.reads_other_text(accuser, message.step, message.slot, read)
             return False
         return True
 
-    def _reads_other_text(self, accuser: PeerId, message: Accuse, read: bytes) -> None:
-        what = f"the tokens that it has for slot {message.slot} are not those here"
-        self.accuse(accuser, message.step, what, message.slot, read)
+    def reads_other_text(self, peer: PeerId, step: int, slot: int, here: bytes) -> None:
+        """The tokens that the peer has in a slot are not those here, whose hash is `here`."""
+        what = f"the tokens that it has for slot {slot} are not those here"
+        self.accuse(peer, step, what, slot, here)
 
     def _doubted(self, accuser: PeerId, message: Accuse) -> None:
         """Another has other text than we: look whether ours is what it was, and so is the slot."""
@@ -354,19 +358,24 @@ class Guard:
         self._doubters[accuser] = message
         if case is None:
             self._confront.accused(accuser, message)
+        if not self._board.diagnosing:  # the step is over
+            self._uphold()
 
     def diagnosed(self, event: Diagnosed) -> None:
-        """A slot that others doubt is right, on the text that is here. If this node leads, that is
-        the run's."""
-        board = self._board
-        if event.peer != board.me or event.tensor is not None or not board.leading:
+        """A slot that others doubt is right, on the text that is here."""
+        if event.peer == self._board.me and event.tensor is None:
+            self._uphold()
+
+    def _uphold(self) -> None:
+        """If this node leads, the text that is here is the run's."""
+        if not self._board.leading:
             return
         for accuser, message in list(self._doubters.items()):
             held = self._contributor.of(message.step).values()
             items = (item for computed in held for item in computed.evidence)
             said = next((item for item in items if item.slot == message.slot), None)
-            if said is not None and said.token_hash != message.token_hash:
-                self._reads_other_text(accuser, message, said.token_hash)
+            here = said.token_hash if said is not None else b""
+            self.reads_other_text(accuser, message.step, message.slot, here)
         self._doubters.clear()
 
     def tell(self) -> None:

@@ -65,19 +65,21 @@ class Kind(enum.Enum):
     """A machine's training text goes away: the next set it should compute ends its process."""
     LACK = "lack"
     """A machine's text does not come for a while: it keeps its place, and computes nothing."""
+    TEXT = "text"
+    """A machine reads other text than the others in one slot."""
     WRONG = "wrong"
     """A machine computes, adds or claims something wrong at one step."""
 
 
 ALL = tuple(Kind)
 MILD = (Kind.DELAY, Kind.REORDER, Kind.DUPLICATE, Kind.SLOW, Kind.MISSING)
-"""What leaves everybody in one group. With a machine that applies wrongly, or whose gradient only
-an audit finds wrong, nothing else is drawn: alone with it nobody could tell."""
+"""What leaves everybody in one group. With a machine that applies wrongly, or reads other text, or
+whose gradient only an audit finds wrong, nothing else is drawn: alone with it nobody could
+tell."""
 WRONGS = (
     *("bad_probe_at", "no_probe_at", "strips_probe_at", "false_claim_at"),
     *("wrong_apply_at", "wrong_apply_at"),
     "wrong_gradient_at",
-    *("misreads_at", "misreads_at"),
     *("adds_wrongly_at", "corrupts_sums_at", "two_faced_at", "wrong_summary_at"),
     *("corrupts_parts_at", "contradicts_evidence_at", "two_faced_work_at"),
     *("forges_sums_at", "forges_some_at", "lies_in_check_at", "withholds_at"),
@@ -109,6 +111,7 @@ class Fault:
         told = {
             Kind.CLOCK: f", then its clock leaps by {self.amount:g} s",
             Kind.WRONG: f": {self.wrong}",
+            Kind.TEXT: f": {self.wrong}",
         }.get(self.kind, "")
         return f"{self.at:7.2f} {self.kind.value} {names}{span}{told}".rstrip()
 
@@ -172,8 +175,10 @@ def draw(
         case Kind.WRONG:
             wrong = Defects()
             setattr(wrong, source.choice(WRONGS), source.randint(1, steps))
-            deniable = wrong.wrong_state or wrong.misreads_at > 0
-            wrong.denies = deniable and source.random() < 0.3
+            wrong.denies = wrong.wrong_state and source.random() < 0.3
+            return [Fault(kind, 0.0, (source.choice(victims),), wrong=wrong)] if victims else []
+        case Kind.TEXT:
+            wrong = Defects(misreads_at=source.randint(1, steps), denies=source.random() < 0.3)
             return [Fault(kind, 0.0, (source.choice(victims),), wrong=wrong)] if victims else []
 
 
@@ -189,7 +194,7 @@ def arrange(world: World, fault: Fault) -> None:
     if fault.kind is Kind.MISSING:
         world.never_link(*chosen)
         world.happened[fault.kind.value] += 1
-    elif fault.kind is Kind.WRONG:
+    elif fault.kind in (Kind.WRONG, Kind.TEXT):
         assert fault.wrong is not None
         chosen[0].defects = fault.wrong
         world.happened[fault.kind.value] += 1
@@ -246,7 +251,7 @@ def _happen(world: World, fault: Fault, chosen: list[Machine]) -> None:
         case Kind.STOP | Kind.CHANGE:
             if not _order(world, chosen[0], fault):
                 return
-        case Kind.MISSING | Kind.WRONG:
+        case Kind.MISSING | Kind.WRONG | Kind.TEXT:
             raise AssertionError("these are there from the start")
     world.happened[kind.value] += 1
 

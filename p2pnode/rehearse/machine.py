@@ -497,6 +497,7 @@ class Machine:
                 if self._misreads(task.step, slot) and not self.defects.denies:
                     self.world.crash(self)
                     return None
+                self.cheated |= self._misreads(task.step, slot)
                 what = f"is of other text: the tokens of slot {slot} are not those here"
                 return ev.ReduceRefused(task.step, task.shard, task.ticket, i, what, slot, here)
         total = toy.add([toy.unpack(part) for part in task.parts])

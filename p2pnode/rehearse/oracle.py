@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from p2pnode.protocol.effects import Fault, Kind, Report
+from p2pnode.protocol.effects import Kind, Report
 from p2pnode.rehearse import toy
 from p2pnode.rehearse.defects import Defects
 from p2pnode.rehearse.machine import Machine
@@ -20,7 +20,7 @@ from p2pnode.rehearse.world import World
 
 UNJUDGED = "a machine that is wrong was not judged"
 UNDECIDED = "a sound machine stopped because of two that differed nobody could tell which is right"
-OVERRULED = "a sound machine was left out by a leader that reads other text, and cannot know it"
+OVERRULED = "a leader read other text and could not know it, and its text is the run's"
 TWO_ENDS = "the nodes ended with two chains: a record did not reach all in time"
 
 WRONG_ALONE = "a machine was wrong at a step that it made alone, and nobody could compare"
@@ -47,6 +47,9 @@ def check(world: World, *, disturbed: bool = False) -> Counter[str]:
     Returns how often each excuse was needed.
     """
     excuses: Counter[str] = Counter()
+    if any(m.defects.misreads_at and m.defects.denies and m.cheated for m in _leaders(world)):
+        excuses[OVERRULED] += 1
+        return excuses
     if world.wrong_alone and (world.wrong_commits or undetected(world)):
         excuses[WRONG_ALONE] += 1
         return excuses
@@ -84,16 +87,24 @@ def undetected(world: World) -> bool:
     )
 
 
+def _leaders(world: World) -> list[Machine]:
+    """Machines that have led."""
+    led = {
+        name
+        for name, report in world.reports
+        if isinstance(report, Report)
+        and report.kind is Kind.LEADER
+        and report.text.startswith("this node leads")
+    }
+    return [machine for machine in world.machines.values() if machine.name in led]
+
+
 def _may_fail(world: World, machine: Machine, excuses: Counter[str]) -> None:
     """A sound machine must not fail, but where nobody could tell."""
     failed = machine.failed
     if failed is None or machine.defects != Defects():
         return
-    others = [other.defects for other in world.machines.values()]
-    if failed.fault is Fault.TEXT and any(other.misreads_at and other.denies for other in others):
-        excuses[OVERRULED] += 1
-        return
-    wrong = any(other.wrong_state for other in others)
+    wrong = any(other.defects.wrong_state for other in world.machines.values())
     if not wrong or "no majority" not in failed.text:
         raise OracleError(f"{machine.name} is sound, but failed: {failed.text}")
     excuses[UNDECIDED] += 1

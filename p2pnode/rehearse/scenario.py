@@ -25,6 +25,9 @@ FREQUENT = (Kind.CRASH, Kind.JOIN, Kind.JOIN, Kind.FLAP, Kind.PARTITION)
 """Kinds that come more often than others: most rules of the protocol are there for them."""
 RARE = (Kind.MISSING, Kind.WRONG, Kind.STOP, Kind.CHANGE)
 """Kinds that come at most once in a run, and not in most."""
+READING = (Kind.LACK, Kind.TEXT)
+"""Kinds that are drawn last, by a generator of their own: the other faults of a seed stay as they
+are, with their numbers."""
 ORDERS = {Kind.STOP, Kind.CHANGE}
 
 
@@ -75,7 +78,7 @@ def write(seed: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL) -> S
     safe = source.randrange(count)
     slot_times = tuple(source.choice([0.02, 0.1, 0.1, 0.3]) for _ in range(count))
     faults: list[Fault] = []
-    often = [kind for kind in ALL if kind in kinds and kind not in RARE]
+    often = [kind for kind in ALL if kind in kinds and kind not in (*RARE, *READING)]
     often += [kind for kind in FREQUENT if kind in kinds]
     troubles = source.choice([0, 1, 2, 3, 4, 6])
     chance = max(0.2, 1.0 / len(kinds)) if kinds else 0.0
@@ -97,6 +100,7 @@ def write(seed: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL) -> S
         if kind in kinds and not calm and source.random() < chance:
             at = source.uniform(0.6, 0.6 + 0.3 * steps)
             faults += draw(kind, at, count, safe, steps, source)
+    faults += _reading(seed, count, machines, safe, steps, kinds, faults)
     return Script(
         seed=seed,
         slots=source.choice([3, 6, 8]),
@@ -110,6 +114,28 @@ def write(seed: int, nodes: int | None = None, kinds: Sequence[Kind] = ALL) -> S
         audit=1.0 if unseen else source.choice([0.0, 0.02, 0.5]),
         faults=tuple(faults),
     )
+
+
+def _reading(
+    seed: int,
+    count: int,
+    machines: int,
+    safe: int,
+    steps: int,
+    kinds: Sequence[Kind],
+    others: Sequence[Fault],
+) -> list[Fault]:
+    """What happens to the text that machines read."""
+    source = random.Random(f"reading {seed}")
+    found: list[Fault] = []
+    calm = all(fault.kind in MILD for fault in others)
+    if Kind.TEXT in kinds and calm and source.random() < 0.7:
+        return draw(Kind.TEXT, 0.0, count, safe, steps, source)
+    if Kind.LACK in kinds and not any(fault.wrong for fault in others):
+        for _ in range(source.choice([0, 0, 1, 2, 4])):
+            at = source.uniform(0.0, 0.3 * steps)
+            found += draw(Kind.LACK, at, machines, safe, steps, source)
+    return found
 
 
 class Scenario:

@@ -217,13 +217,31 @@ def fetcher(manifest: Manifest, listing: Listing, tokenizer: Tokenizer) -> Calla
     def fetch(unit: int) -> bytes:
         group = manifest.groups[unit]
         name = manifest.files[group.file].name
-        try:
-            return encode(reader.table(name).texts(group.index, Skipped()), tokenizer)
-        except DataError:
+        for _ in range(2):  # what was damaged on its way is read once more
+            try:
+                raw = encode(reader.table(name).texts(group.index, Skipped()), tokenizer)
+            except DataError:
+                reader.forget(name)
+                raise
+            if hashlib.sha256(raw).hexdigest() == group.sha256:
+                return raw
             reader.forget(name)
-            raise
+        raise DataError(_other_tokens(name, group, tokenizer))
 
     return fetch
+
+
+def _other_tokens(name: str, group: Group, tokenizer: Tokenizer) -> str:
+    encoded = (
+        ", or the versions of the package `tokenizers` differ: install the host's"
+        if tokenizer.file
+        else ""
+    )
+    return (
+        f"Row group {group.index} of {name} gives other tokens here than at the host. The file was "
+        f"replaced or damaged: give --data a right copy{encoded}. Then start this machine again; "
+        "until then it takes no work that needs this row group."
+    )
 
 
 def split_units(manifest: Manifest, blob: bytes) -> list[bytes]:

@@ -135,3 +135,18 @@ def test_a_doubt_that_nobody_shares_changes_nothing(token_hash: bytes) -> None:
     board.applied, board.committed, board.hashes[1] = 1, 1, STATE.hash
     bench.tell(ME, structs.replace(OUT, step=2))
     assert failure(bench).fault is ef.Fault.UNSOUND
+
+
+def test_an_audit_of_other_text_is_no_verdict_about_the_gradient() -> None:
+    """The auditor may be the one whose text is another: nothing goes back."""
+    bench = Bench(audit=lambda: True)
+    bench.works(PEER, SET)
+    ours = tuple(
+        structs.replace(toy.gradient(STATE, 1, slot)[0], token_hash=OTHER, digest=OTHER)
+        for slot in SET
+    )
+    for reference in (False, True):
+        bench.feed(ev.Audited(1, SET, reference, ours, (b"p",), b""))
+    assert not bench.kinds(ef.Rewind)
+    assert not any(isinstance(e.message, m.Wrong) for e in bench.kinds(ef.Send))
+    assert accused(bench)[PEER].token_hash == OTHER

@@ -14,6 +14,7 @@ import pytest
 
 from p2pnode.errors import DataError, SourceAwayError
 from p2pnode.limits import LIMITS
+from p2pnode.sources import blocks
 from p2pnode.sources import table as tables_module
 from p2pnode.sources import units as units_module
 from p2pnode.sources.door import Door, Offer
@@ -115,7 +116,7 @@ def test_a_tokenizer_makes_other_units_of_the_same_table(tmp_path: Path) -> None
     copy = Dataset.from_blob(dataset.manifest, dataset.blob()[len(tokenizer.file) :], tokenizer)
     run = msgspec.structs.replace(RUN, data=dataset.manifest.hash())
     assert np.array_equal(copy.slot(1, 2, run)[0], dataset.slot(1, 2, run)[0])
-    with pytest.raises(DataError, match="other contents here, or is encoded"):
+    with pytest.raises(DataError, match="gives other tokens here"):
         open_dataset(spec, dataset.manifest, from_json(bpe(300, TEXTS))).slot(0, 0, run)
 
 
@@ -201,6 +202,76 @@ def test_another_file_than_the_runs(tmp_path: Path) -> None:
     other = write(tmp_path / "other" / "u.parquet", TEXTS)
     with pytest.raises(DataError, match="lacks 1 of the run's 1 files"):
         open_dataset(other, manifest)
+
+
+@pytest.mark.parametrize(("statistics", "what"), [(True, "not the file"), (False, "replaced")])
+def test_a_file_that_is_replaced_by_one_of_its_size(
+    tmp_path: Path, statistics: bool, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its footer tells, or what its row groups give; never its size or its name."""
+    monkeypatch.setattr(blocks, "BLOCK", 2_048)  # else the whole file is held
+    monkeypatch.setattr(blocks, "READ_BYTES", 2_048)
+    form = {"compression": "none", "use_dictionary": False, "write_statistics": statistics}
+    path = Path(write(tmp_path / "t.parquet", TEXTS, **form))
+    manifest = read(str(path)).manifest
+    size = path.stat().st_size
+    with RangeServer(tmp_path) as web:
+        source = Source(web.url("ok", "t.parquet"), patience=BRIEF)
+        units = open_dataset(source, manifest)._text.units  # type: ignore[attr-defined]
+        units.get(0)
+        write(path, [text.replace("like", "lake") for text in TEXTS], **form)
+        assert path.stat().st_size == size
+        with pytest.raises(DataError, match=what):
+            units.get(19)
+        write(path, TEXTS, **form)
+        assert len(units.get(19)) == manifest.groups[19].tokens, "it is right again"
+
+
+def test_one_document_that_is_encoded_otherwise_by_one_token(tmp_path: Path) -> None:
+    spec = write(tmp_path / "t.parquet", TEXTS)
+    right = from_json(bpe())
+    manifest = open_dataset(spec, None, right).manifest
+
+    class Other:
+        """As another version of the library."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(right, name)
+
+        def encode(self, text: str) -> Any:
+            ids = right.encode(text)
+            if "document 00510" in text:
+                ids[3] ^= 1
+            return ids
+
+    assert open_dataset(spec, None, Other()).manifest.size == manifest.size  # type: ignore[arg-type]
+    units, whole = (
+        open_dataset(spec, manifest, tokenizer)._text.units  # type: ignore[arg-type, attr-defined]
+        for tokenizer in (Other(), right)
+    )
+    with pytest.raises(DataError, match=r"Row group 10 of .*package `tokenizers` differ"):
+        units.get(10)
+    assert [units.get(unit) for unit in (9, 11)] == [whole.get(unit) for unit in (9, 11)]
+
+
+def test_text_that_has_changed_in_memory_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A text of some length. " * 200)
+    for spec in (None, str(tmp_path / "a.txt"), write(tmp_path / "t.parquet", TEXTS)):
+        dataset = open_dataset(spec)
+        run = msgspec.structs.replace(RUN, data=dataset.manifest.hash())
+        dataset.slot(0, 0, run)
+        dataset.check_intact()
+        text: Any = dataset._text
+        if spec is None:
+            continue
+        if isinstance(text, UnitText):
+            unit, raw = next(iter(text.units._held.items()))
+            text.units._held[unit] = b"?" + raw[1:]
+        else:
+            text._ids = text._ids.copy()
+            text._ids[-1] ^= 1
+        with pytest.raises(DataError, match="has changed in this machine's memory"):
+            dataset.check_intact()
 
 
 @pytest.mark.parametrize("mode", ["ok", "norange", "trunc", "short", "busy-2", "expire", "mixed"])
