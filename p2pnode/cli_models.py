@@ -31,7 +31,9 @@ Small models fare best with small vocabularies: logits cost as much as the rest 
 EVAL_HELP = """Print the loss, and bits per byte, which compare between tokenizers.
 
 If --data is the text that the model was trained on, only its held-out part is read, as in
-training; of any other text, all of it. The loss is exact: the same number on every machine."""
+training; of any other text, all of it, or as much as --tokens says. Tables are read row group by
+row group, so they may be larger than the memory. The loss is exact: the same number on every
+machine."""
 
 
 def add_generate(commands: Commands) -> None:
@@ -76,7 +78,16 @@ def add_eval(commands: Commands) -> None:
     evaluate.add_argument(
         "--data",
         metavar="PATH",
-        help="a text file or a folder of them (default: the built-in corpus)",
+        help="a text, as for `join` (default: the text of the run, if it can be had)",
+    )
+    evaluate.add_argument(
+        "--column", default="text", metavar="NAME", help="as for `join` (default text)"
+    )
+    evaluate.add_argument(
+        "--tokens",
+        type=positive,
+        metavar="N",
+        help="of a text that is not the run's, stop when N tokens are read (default: all)",
     )
     evaluate.add_argument(
         "--float",
@@ -153,10 +164,12 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 def _eval(arguments: argparse.Namespace) -> int:
     from p2pnode.eval_command import evaluate_checkpoint
+    from p2pnode.node_config import TextChoice
 
     return evaluate_checkpoint(
         arguments.checkpoint,
-        arguments.data,
+        TextChoice(arguments.data, arguments.column),
+        most=arguments.tokens,
         floats=arguments.float,
         reference=arguments.reference,
     )

@@ -1,45 +1,61 @@
 """`eval`: how well a checkpoint predicts held-out text, or a text of one's own.
 
-May import: texts, train, node_config, limits, errors.
+May import: texts, train, sources, node_config, limits, errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 
-from p2pnode.errors import DataError
+from p2pnode.errors import DataError, SourceAwayError
 from p2pnode.limits import LIMITS, MIB
 from p2pnode.node_config import TextChoice
+from p2pnode.sources.listing import Listing, list_files
 from p2pnode.texts import text_of_resumed_run
 from p2pnode.train.arithmetic import kernels
+from p2pnode.train.data import builtin_manifest
 from p2pnode.train.evaluate import Batch, Score, evaluate, heldout_batches, text_batches
-from p2pnode.train.files import read_texts
+from p2pnode.train.files import read_listing
 from p2pnode.train.generate import check_fits
+from p2pnode.train.tables import check_files, documents, is_table
 from p2pnode.train.trained import Trained, open_trained
 
 _TEXT_LIMITS = dataclasses.replace(LIMITS, data_bytes=64 * MIB)
-"""A text of this size takes hours; nobody waits for a larger one."""
+"""Files that are held in memory while they are read."""
 
 
 def evaluate_checkpoint(
-    checkpoint: Path, data: str | None, *, floats: bool, reference: bool
+    checkpoint: Path,
+    choice: TextChoice,
+    *,
+    most: int | None = None,
+    floats: bool,
+    reference: bool,
 ) -> int:
-    """Print loss and bits per byte. Raises CheckpointError, DataError and NonFiniteError."""
+    """Print loss and bits per byte of the run's held-out text, or of a text that `choice` names, of
+    which at least `most` tokens are read if there are as many. Raises CheckpointError, DataError
+    and NonFiniteError."""
     trained = open_trained(checkpoint)
     check_fits(trained.tokenizer, trained.state.config)
     state = trained.state
-    told, batches = _text(trained, data)
+    told, batches = _text(trained, choice)
     print(f"{trained.path.name}: step {state.step} of {state.config.steps}")
     kernels.use_threads(psutil.cpu_count(logical=False) or 1)
-    whole = sum(targets.size for _, targets in batches)
     score = Score()
     for score in evaluate(state, trained.tokenizer, batches, floats=floats, reference=reference):
-        _show_progress(score, whole)
+        _show_progress(score)
+        if most is not None and score.tokens >= most:
+            told = told.replace("all of", "the beginning of")
+            break
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     print(f"{told}: {score.tokens:,} tokens, {score.bytes:,} bytes")
     print(f"loss           {score.nats_per_token:.4f} nats per token")
     print(f"bits per byte  {score.bits_per_byte:.4f}")
@@ -49,31 +65,50 @@ def evaluate_checkpoint(
     return 0
 
 
-def _text(trained: Trained, data: str | None) -> tuple[str, list[Batch]]:
+def _text(trained: Trained, choice: TextChoice) -> tuple[str, Iterable[Batch]]:
     """What is read, as a phrase, and the tokens. Raises DataError."""
-    state, tokenizer = trained.state, trained.tokenizer
-    dataset = None
-    with contextlib.suppress(DataError):  # then it is another text
-        folder = trained.path.parent
-        dataset = text_of_resumed_run(TextChoice(data), state.config, folder, None)
-    if dataset is not None:
+    state = trained.state
+    if choice.data is not None and state.config.data == builtin_manifest().hash():
+        return _other_text(trained, choice)
+    try:
+        dataset = text_of_resumed_run(choice, state.config, trained.path.parent, None)
         dataset.check(state.config)
+        if dataset.remote and choice.data is not None:  # its name and its cache are not enough
+            with contextlib.suppress(SourceAwayError):
+                check_files(dataset.manifest, list_files(choice.data))
         return "held-out text of the run", heldout_batches(dataset, state)
-    if data is None:
-        raise DataError(
-            "This model was not trained on the built-in text. Give the text that it was trained "
-            "on, whose held-out part is read then, or any other with --data."
-        )
-    texts = read_texts(data, _TEXT_LIMITS)
-    documents = [part for raw in texts.contents for part in raw.decode().split("\0") if part]
-    if not documents:
-        raise DataError(f"{data!r} has no text in it.")
-    return f"all of {data}", text_batches(tokenizer, documents, state)
+    except SourceAwayError:
+        raise
+    except DataError:  # it is another text
+        if choice.data is None:
+            raise DataError(
+                "This model was not trained on the built-in text. Give the text that it was "
+                "trained on, whose held-out part is read then, or any other with --data."
+            ) from None
+        return _other_text(trained, choice)
 
 
-def _show_progress(score: Score, whole: int) -> None:
+def _other_text(trained: Trained, choice: TextChoice) -> tuple[str, Iterable[Batch]]:
+    assert choice.data is not None  # it was named
+    texts = _documents(list_files(choice.data, _TEXT_LIMITS), choice.column)
+    batches = text_batches(trained.tokenizer, texts, trained.state)
+    first = next(batches, None)
+    if first is None:
+        raise DataError(f"{choice.data!r} has no text in it.")
+    return f"all of {choice.data}", itertools.chain([first], batches)
+
+
+def _documents(listing: Listing, column: str) -> Iterator[str]:
+    """Documents of tables as they come, of other files from memory. Raises DataError."""
+    if is_table(listing):
+        yield from documents(listing, column, listing.skipped)
+        return
+    for raw in read_listing(listing, _TEXT_LIMITS, column).contents:
+        yield from (part for part in raw.decode().split("\0") if part)
+
+
+def _show_progress(score: Score) -> None:
     """On a terminal, one line that is written over."""
     if sys.stderr.isatty():
-        end = "\n" if score.tokens == whole else ""
-        text = f"\r{score.tokens * 100 // whole} %, loss {score.nats_per_token:.4f} so far"
-        print(text, end=end, file=sys.stderr, flush=True)
+        text = f"\r{score.tokens:,} tokens, loss {score.nats_per_token:.4f} so far"
+        print(text, end="", file=sys.stderr, flush=True)

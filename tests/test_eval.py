@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from p2pnode import cli, eval_command
+from p2pnode.sources import table as tables_module
 from p2pnode.train import codec
 from p2pnode.train.checkpoint import file_name
-from p2pnode.train.data import open_dataset
+from p2pnode.train.data import Source, open_dataset
 from p2pnode.train.update import initial_state
+from tests.harness.range_server import RangeServer
 from tests.train.helpers import micro_config
 
 
@@ -69,3 +74,73 @@ def test_no_text_and_too_much_of_it(run, text, tmp_path, monkeypatch):
     monkeypatch.setattr(eval_command, "_TEXT_LIMITS", limits)
     (said,) = run(None, "--data", text, code=9)
     assert "at most 3000 fit" in said
+
+
+def write_tables(folder, texts, rows=50):
+    folder.mkdir()
+    for name in ("a", "b"):
+        table = pyarrow.table({"words": texts, "number": list(range(len(texts)))})
+        pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=rows)
+    return folder
+
+
+def test_other_tables_are_read_whole_a_row_group_at_a_time(run, tmp_path, monkeypatch):
+    texts = [f"Document {i} of a table. " * 3 for i in range(60)]
+    folder = write_tables(tmp_path / "tables", texts, rows=20)
+    (tmp_path / "same.jsonl").write_text(
+        "".join(json.dumps({"words": text}) + "\n" for text in texts * 2)
+    )
+    expected = run(None, "--data", tmp_path / "same.jsonl", "--column", "words")
+    held = []
+    monkeypatch.setattr(
+        tables_module.Table,
+        "texts",
+        lambda self, group, skipped, right=tables_module.Table.texts: (
+            held.append(group) or right(self, group, skipped)
+        ),
+    )
+    with RangeServer(tmp_path / "tables") as web:
+        for spec in (folder, f"{folder}/*.parquet"):
+            told = run(None, "--data", spec, "--column", "words")
+            assert told[2:] == expected[2:]
+            assert told[1].split(": ")[1] == expected[1].split(": ")[1]
+        one = run(None, "--data", web.url("mixed", "a.parquet"), "--column", "words")
+    assert int(one[1].split()[-4].replace(",", "")) * 2 == int(
+        expected[1].split()[-4].replace(",", "")
+    )
+    assert held == [*range(3)] * 5
+    assert not list(tmp_path.glob("text-cache/*")), "nothing is kept"
+
+
+def test_tables_may_be_larger_than_what_is_held(run, tmp_path, monkeypatch):
+    """Only what the next batches need is asked for."""
+    folder = write_tables(tmp_path / "tables", ["word " * 2_000] * 40, rows=2)
+    read = []
+
+    def watched(self, group, skipped, right=tables_module.Table.texts):
+        read.append(group)
+        return right(self, group, skipped)
+
+    monkeypatch.setattr(tables_module.Table, "texts", watched)
+    told = run(None, "--data", folder, "--column", "words", "--tokens", "300")
+    assert told[1].startswith(f"the beginning of {folder}: 3")
+    assert read == [0]
+    (said,) = run(None, "--data", folder, code=9)
+    assert "name one with --column: words, number" in said
+
+
+def test_tables_of_the_name_of_the_runs(run, tmp_path):
+    """Their footer tells that they are not its text; then they are another one."""
+    own = write_tables(tmp_path / "own", [f"Text number {i}. " * 9 for i in range(200)])
+    other = write_tables(tmp_path / "other", ["Other text. " * 4] * 60)
+    choice = Source(str(own), "words")
+    manifest = open_dataset(choice).manifest
+    (tmp_path / f"manifest-{manifest.hash()[:16]}.json").write_bytes(manifest.canonical())
+    for folder, what in ((own, "held-out text of the run: 48 tokens"), (other, "all of ")):
+        assert run(choice, "--data", folder, "--column", "words")[1].startswith(what)
+
+
+def test_tables_without_any_text(run, tmp_path):
+    folder = write_tables(tmp_path / "tables", [" ", ""] * 10)
+    (said,) = run(None, "--data", folder, "--column", "words", code=9)
+    assert "no text" in said

@@ -456,7 +456,7 @@ class Machine:
             results.append(toy.gradient(state, self._text_of(task.step, slot), slot))
             self.cheated |= self._misreads(task.step, slot)
         if self.defects.wrong_gradient_at == task.step and not task.reference:
-            results = [toy.gradient(toy.initial(), 999, slot) for slot in task.slots]
+            results = [toy.wrong_gradient(task.step, slot) for slot in task.slots]
             self.cheated = True
         probe = toy.PROBE
         if self.defects.bad_probe_at and task.step >= self.defects.bad_probe_at:

@@ -15,6 +15,8 @@ import math
 import struct
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from p2pnode.config import ModelConfig, RunConfig
 from p2pnode.protocol.evidence import CHECKSUM_MODULUS, summarise
 from p2pnode.protocol.messages import SlotEvidence, Summary, as_weight
@@ -158,6 +160,12 @@ def gradient(state: State, step: int, slot: int) -> tuple[SlotEvidence, tuple[in
         tokens=32,
     )
     return evidence, values
+
+
+def wrong_gradient(step: int, slot: int) -> tuple[SlotEvidence, tuple[int, ...]]:
+    """What another state and other text would give, said to be of this text."""
+    evidence, values = gradient(initial(), 999, slot)
+    return structs.replace(evidence, token_hash=token_hash(step, slot)), values
 
 
 def add(parts: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -53,31 +53,32 @@ def heldout_batches(dataset: Dataset, state: State) -> list[Batch]:
     return [dataset.heldout_slot(index, run) for index in range(run.eval_slots)]
 
 
-def text_batches(tokenizer: Tokenizer, texts: list[str], state: State) -> list[Batch]:
+def text_batches(tokenizer: Tokenizer, texts: Iterable[str], state: State) -> Iterator[Batch]:
     """All of some documents, cut into windows of seq_len tokens that are read one by one.
 
     A document begins and ends with the separator. Each token but the first is predicted once, from
-    those before it in its window.
+    those before it in its window. Held are a document and what is left of those before it.
     """
     run = state.config
-    length, batch = run.model.seq_len, run.micro_batch
-    end = np.array([tokenizer.separator], np.int32)
-    ids = np.concatenate([end, *(part for t in texts for part in (tokenizer.encode(t), end))])
-    whole = (len(ids) - 1) // length
-    batches = []
-    for first in range(0, whole, batch):
-        start, stop = first * length, min(first + batch, whole) * length
-        inputs, targets = ids[start:stop], ids[start + 1 : stop + 1]
-        batches.append((inputs.reshape(-1, length), targets.reshape(-1, length)))
-    if rest := ids[whole * length :][:-1].size:
-        batches.append((ids[-1 - rest : -1].reshape(1, rest), ids[-rest:].reshape(1, rest)))
-    return batches
+    length = run.model.seq_len
+    most = run.micro_batch * length
+    end = ids = np.array([tokenizer.separator], np.int32)
+    for text in texts:
+        ids = np.concatenate([ids, tokenizer.encode(text), end])
+        while len(ids) > most:
+            yield ids[:most].reshape(-1, length), ids[1 : most + 1].reshape(-1, length)
+            ids = ids[most:]
+    if whole := (len(ids) - 1) // length * length:
+        yield ids[:whole].reshape(-1, length), ids[1 : whole + 1].reshape(-1, length)
+        ids = ids[whole:]
+    if len(ids) > 1:
+        yield ids[:-1].reshape(1, -1), ids[1:].reshape(1, -1)
 
 
 def evaluate(
     state: State,
     tokenizer: Tokenizer,
-    batches: list[Batch],
+    batches: Iterable[Batch],
     *,
     floats: bool = False,
     reference: bool = False,

@@ -154,6 +154,37 @@ def count(
     return manifest, skipped
 
 
+def _reader(manifest: Manifest, listing: Listing) -> TableReader:
+    shapes = {entry.name: Shape(entry.size, entry.sha256) for entry in manifest.files}
+    return TableReader(listing, manifest.column, shapes)
+
+
+def check_files(manifest: Manifest, listing: Listing) -> None:
+    """Read the footers of the manifest's files. Raises DataError if the source has others,
+    SourceAwayError."""
+    reader = _reader(manifest, listing)
+    for entry in manifest.files:
+        reader.table(entry.name)
+
+
+def documents(listing: Listing, column: str, skipped: Skipped) -> Iterator[str]:
+    """All texts of a source's tables in order, a row group at a time; nothing is kept. What is left
+    out is counted. Raises DataError."""
+    reader = TableReader(listing, column, {})
+    for name in _tables(listing):
+        for group in range(reader.table(name).groups):
+            left_out = Skipped()
+            try:
+                texts = list(reader.table(name).texts(group, left_out))
+            except GroupError:
+                skipped.broken += 1
+                continue
+            skipped.nulls += left_out.nulls
+            skipped.binary += left_out.binary
+            yield from texts
+        reader.forget(name)
+
+
 def _tables(listing: Listing) -> list[str]:
     return [name for name, _ in listing.files if name.lower().endswith(SUFFIX)]
 
@@ -211,8 +242,7 @@ def fetcher(manifest: Manifest, listing: Listing, tokenizer: Tokenizer) -> Calla
             f"{listing.spec!r} lacks {len(lacking)} of the run's {len(manifest.files)} files, "
             f"the first is {lacking[0]!r}."
         )
-    shapes = {entry.name: Shape(entry.size, entry.sha256) for entry in manifest.files}
-    reader = TableReader(listing, manifest.column, shapes)
+    reader = _reader(manifest, listing)
 
     def fetch(unit: int) -> bytes:
         group = manifest.groups[unit]

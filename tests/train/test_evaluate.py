@@ -32,7 +32,7 @@ def last(state, batches, **options):
 @pytest.mark.parametrize("size", [1, 11, 12, 13, 23, 24, 25, 47, 100])
 def test_each_token_is_predicted_once_from_those_before_it(state, size):
     text = bytes(65 + i % 26 for i in range(size)).decode()
-    batches = text_batches(byte_tokenizer(), [text], state)
+    batches = list(text_batches(byte_tokenizer(), [text], state))
     stream = [0, *text.encode(), 0]
     targets = np.concatenate([t.reshape(-1) for _, t in batches]).tolist()
     inputs = np.concatenate([i.reshape(-1) for i, _ in batches]).tolist()
@@ -43,7 +43,7 @@ def test_each_token_is_predicted_once_from_those_before_it(state, size):
 
 
 def test_documents_are_parted_by_the_separator(state):
-    batches = text_batches(byte_tokenizer(), ["ab", "c"], state)
+    batches = list(text_batches(byte_tokenizer(), ["ab", "c"], state))
     assert np.concatenate([t.reshape(-1) for _, t in batches]).tolist() == [97, 98, 0, 99, 0]
     score = last(state, batches)
     assert (score.tokens, score.bytes) == (5, 3)
@@ -51,7 +51,7 @@ def test_documents_are_parted_by_the_separator(state):
 
 def test_the_split_into_batches_changes_no_bit(state):
     text = "Some text that is longer than a window. " * 5
-    batches = text_batches(byte_tokenizer(), [text], state)
+    batches = list(text_batches(byte_tokenizer(), [text], state))
     single = [(i[k : k + 1], t[k : k + 1]) for i, t in batches for k in range(len(i))]
     assert len(single) > len(batches)
     assert last(state, batches).loss == last(state, single).loss
@@ -78,14 +78,14 @@ def test_bytes_of_tokens_are_those_of_the_text():
     config = micro_config(model=model, tokenizer=tokenizer.name)
     state = initial_state(config)
     text = "The river ran past the old mill. Grüße 漢字!"
-    batches = text_batches(tokenizer, [text], state)
+    batches = list(text_batches(tokenizer, [text], state))
     score = list(evaluate(state, tokenizer, batches, reference=True))[-1]
     assert score.bytes == len(text.encode())
     assert score.tokens == len(tokenizer.encode(text)) + 1 < score.bytes
 
 
 def test_floats_are_near(state):
-    batches = text_batches(byte_tokenizer(), ["Some text to be predicted. " * 4], state)
+    batches = list(text_batches(byte_tokenizer(), ["Some text to be predicted. " * 4], state))
     score = last(state, batches, floats=True)
     assert score.float_loss / score.tokens == pytest.approx(score.nats_per_token, rel=0.05)
     assert last(state, batches).float_loss == 0
