@@ -33,7 +33,7 @@ from p2pnode.net import events as wire
 from p2pnode.net.watchdog import Watchdog
 from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.orders import Orders, sentence
-from p2pnode.prepare import Preparation, Workshop, max_message, text_blob
+from p2pnode.prepare import Preparation, Workshop, max_message
 from p2pnode.protocol import effects, events
 from p2pnode.protocol.chain import Chain, Records
 from p2pnode.protocol.identity import PeerId
@@ -278,7 +278,7 @@ class Node:
         config, first = await prepare.given_weights(config, resumed=state is not None)
         prepare.check_memory(config, dataset.manifest)
         workshop = await prepare.workshop(config, dataset, first)
-        blob = await prepare.compute(text_blob, dataset)
+        blob = await prepare.blob(dataset)
         text = blob.root if blob is not None else b""
         chain = self._orders.begin(config, text, state.step if state is not None else None)
         self._open_run(chain, dataset.manifest.canonical())

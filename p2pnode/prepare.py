@@ -16,7 +16,13 @@ import psutil
 
 from p2pnode import first_weights
 from p2pnode.config import RunConfig, RunOptions
-from p2pnode.errors import CheckpointError, ConfigError, DataError, MemoryNeedError
+from p2pnode.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    MemoryNeedError,
+    SourceAwayError,
+)
 from p2pnode.first_weights import FirstWeights
 from p2pnode.limits import LIMITS
 from p2pnode.node_config import NodeConfig, TextChoice
@@ -49,6 +55,8 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 5.0
 """How often something that takes long says so."""
+AGAIN_SECONDS = 5.0
+"""Pause before a source that is away is asked again, on top of its own patience."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +111,8 @@ class Preparation:
         self._worker = worker
         self._show = show
         self._door = door
+        self._away = False
+        """The text is waited for, and the owner knows it."""
 
     async def compute(self, job: Callable[..., T], *args: object, **kwargs: object) -> T:
         """Anything that takes long, in the computing thread."""
@@ -172,14 +182,14 @@ class Preparation:
         self, options: RunOptions, state: State | None, resume: str | None
     ) -> Dataset:
         """The text that this machine's owner named, or the built-in one; for a run that goes on
-        from `state`, the text of that."""
+        from `state`, the text of that, whose source is waited for. Raises DataError."""
         folder = self._config.out
         if state is None:
             work = self.compute(text_of_new_run, self._choice, options, folder)
         else:
             resumed = Path(resume) if resume not in (None, "auto") else None
             arguments = self._choice, state.config, folder, resumed, self._door
-            work = self.compute(text_of_resumed_run, *arguments)
+            work = self._source(text_of_resumed_run, *arguments)
         return await self._patiently(work, "Still reading the text")
 
     async def find_text(
@@ -191,10 +201,8 @@ class Preparation:
     ) -> Dataset:
         """The run's text: from --data, built in, or from the other members. Then serve it too."""
         arguments = self._choice, manifest, config, self._config.out, self._door
-        dataset = await self._patiently(
-            self.compute(text_here, *arguments), "Still reading the text"
-        )
-        raw = None
+        reading = self._here_or_fetched(arguments, source if manifest.shared else None, donors)
+        dataset, raw = await self._patiently(reading, "Still reading the text")
         if dataset is None and source is None:
             raise DataError("This run trains on files that are not here; give them with --data.")
         if dataset is None and source is not None:
@@ -203,7 +211,8 @@ class Preparation:
             text = f"Fetching the run's {what} ({size / 2**20:.1f} MiB) from the other machines …"
             self._show(Info(text=text))
             raw = await source.fetch(size, donors, self._show_progress)
-            dataset = await self.compute(text_from_blob, *arguments, raw)
+        if raw is not None:
+            dataset = await self._source(text_from_blob, *arguments, raw)
         assert dataset is not None
         # Who reads a table here reads it bit by bit, and has nothing whole to hand on.
         if source is not None and not (dataset.remote and raw is None):
@@ -211,6 +220,66 @@ class Preparation:
             if blob is not None:
                 source.serve(blob)
         return dataset
+
+    async def _here_or_fetched(
+        self,
+        arguments: tuple[TextChoice, Manifest, RunConfig, Path, Door],
+        source: DataShare | None,
+        donors: Callable[[], Iterable[PeerId]],
+    ) -> tuple[Dataset | None, bytes | None]:
+        """The text of this machine's own source (None: it has none), or, if that is away and the
+        members hand the text on, what they send, whichever comes first."""
+        _, manifest, config, *_ = arguments
+
+        def here() -> Dataset | None:
+            dataset = text_here(*arguments)
+            if dataset is not None:
+                dataset.prepare(config)
+            return dataset
+
+        if source is None:
+            return await self._source(here), None
+        try:
+            return await self.compute(here), None
+        except SourceAwayError as error:
+            self._tell_away(error, "It is fetched from the other machines meanwhile.")
+        own = asyncio.ensure_future(self._source(here))
+        others = asyncio.ensure_future(
+            source.fetch(manifest.blob_size, donors, self._show_progress)
+        )
+        try:
+            await asyncio.wait({own, others}, return_when=asyncio.FIRST_COMPLETED)
+            return (None, others.result()) if others.done() else (own.result(), None)
+        finally:
+            own.cancel()
+            others.cancel()
+
+    async def blob(self, dataset: Dataset) -> Blob | None:
+        """The text to hand to members, None if there is none or too much."""
+        return await self._source(text_blob, dataset)
+
+    async def _source(self, job: Callable[..., T], *args: object) -> T:
+        """As `compute`; a source that is away is waited for, however long."""
+        while True:
+            try:
+                result = await self.compute(job, *args)
+            except SourceAwayError as error:
+                self._tell_away(
+                    error,
+                    "This machine waits for it, and asks again and again; Ctrl-C ends that. "
+                    "Another of the group that has the text can resume the run as its host.",
+                )
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                if self._away:
+                    self._show(Info(text="The text is here."))
+                self._away = False
+                return result
+
+    def _tell_away(self, error: SourceAwayError, what: str) -> None:
+        if not self._away:
+            self._away = True
+            self._show(Warn(text=f"{error} {what}"))
 
     def _show_progress(self, here: int, total: int) -> None:
         if total:
@@ -227,7 +296,7 @@ class Preparation:
                 f"a message of {LIMITS.bulk_bytes // 2**20} MiB. Make it smaller."
             )
         self._show(Info(text="Preparing the kernels …"))
-        await self._patiently(self.compute(dataset.prepare, config), "Still fetching held-out text")
+        await self._patiently(self._source(dataset.prepare, config), "Still fetching held-out text")
         trainer = await self._patiently(
             self.compute(self._trainer, config, dataset, first),
             "Still compiling the kernels (once per machine and version)",
@@ -256,7 +325,8 @@ class Preparation:
             seconds = 0.0
             while not (await asyncio.wait({task}, timeout=PATIENCE_SECONDS))[0]:
                 seconds += PATIENCE_SECONDS
-                self._show(Info(text=f"{text}: {seconds:.0f} s …"))
+                if not self._away:
+                    self._show(Info(text=f"{text}: {seconds:.0f} s …"))
             return task.result()
         finally:
             task.cancel()

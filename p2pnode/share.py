@@ -92,17 +92,19 @@ class DataShare:
         loop = asyncio.get_running_loop()
         self._fetcher = fetcher = Fetcher(self._run, self._root, size)
         shown = (0, 0)
-        while not fetcher.done:
-            fetcher.set_donors(donors())
-            for peer, want in fetcher.requests(loop.time()):
-                self._send(peer, want, b"", wire.Priority.CONTROL)
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
-            if fetcher.progress != shown:
-                shown = fetcher.progress
-                progress(*shown)
-        self._fetcher = None
+        try:
+            while not fetcher.done:
+                fetcher.set_donors(donors())
+                for peer, want in fetcher.requests(loop.time()):
+                    self._send(peer, want, b"", wire.Priority.CONTROL)
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+                if fetcher.progress != shown:
+                    shown = fetcher.progress
+                    progress(*shown)
+        finally:
+            self._fetcher = None
         return bytes(fetcher.blob())
 
     def _take(self, give: Callable[[Fetcher], object]) -> None:
