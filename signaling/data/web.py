@@ -47,20 +47,21 @@ class _PassingError(Exception):
 
 def web_url(text: str) -> URL:
     """The address of a file, or of a folder if it ends with a slash. Raises ValueError."""
+    shown = repr(text[:100])
     try:
         url = URL(text)
         _ = url.port
-    except ValueError:
-        raise ValueError(f"{text!r} is no web address") from None
+    except (ValueError, IndexError):  # yarl raises both
+        raise ValueError(f"{shown} is no web address") from None
     if url.scheme not in _PORTS or not url.raw_host:
-        raise ValueError(f"{text!r} is no web address")
+        raise ValueError(f"{shown} is no web address")
     if url.raw_user is not None or url.raw_password is not None or url.raw_query_string:
         raise ValueError(
             "a web address with a user name, a password or a query is not served: its secret would "
             "be spent on strangers' requests; make a copy of the text and name its folder"
         )
     if url.raw_fragment or "*" in text:
-        raise ValueError(f"{text!r}: name a file, or a folder with a slash at the end")
+        raise ValueError(f"{shown}: name a file, or a folder with a slash at the end")
     return url
 
 
@@ -68,10 +69,10 @@ def redirect_host(text: str) -> Place:
     """`HOST` or `HOST:PORT` (without: 443). Raises ValueError."""
     found = _HOST.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no host name")
+        raise ValueError(f"{text[:100]!r} is no host name")
     port = int(found[2][1:]) if found[2] else 443
     if not 0 < port < 65_536:
-        raise ValueError(f"{text!r}: there is no such port")
+        raise ValueError(f"{text[:100]!r}: there is no such port")
     return found[1].strip("[]").lower(), port
 
 
@@ -153,7 +154,7 @@ class Web:
         try:
             target = url.join(URL(location, encoded=True))
             place = place_of(target)
-        except ValueError:
+        except (ValueError, IndexError):  # yarl raises both
             raise SourceError("The source redirects to nonsense.") from None
         if (
             target.scheme not in _PORTS

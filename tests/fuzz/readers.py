@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from aiortc.sdp import SessionDescription
 from multidict import CIMultiDict
+from yarl import URL
 
 from p2pnode import errors, signatures
 from p2pnode.bench.bits_run import Report
@@ -57,6 +58,8 @@ from p2pnode.train.manifest import Manifest, parse_manifest
 from p2pnode.ui import metrics
 from p2pnode.ui.events import AnyEvent, Info, from_json, sentence
 from signaling import messages as server
+from signaling.data.sources import MissingError, SourceError, parts_of
+from signaling.data.web import Web, redirect_host, web_url
 from signaling.grouping import origin_of, parse_network
 from signaling.proof import checked_claim
 from signaling.stun import answer
@@ -266,6 +269,16 @@ def _description(raw: bytes) -> None:
         SessionDescription.parse(filter_description(sdp))
 
 
+_SERVED = Web(web_url("https://example.org/texts/"), [redirect_host("cdn.example.org")])
+
+
+def _redirect(text: str) -> None:
+    """As the source of a text that the server serves; what is left is a place it may ask."""
+    target = _SERVED._next(URL("https://example.org/texts/a"), text)
+    assert target.scheme == "https"
+    assert target.raw_host in ("example.org", "cdn.example.org")
+
+
 PEER = errors.PeerError
 MSGSPEC = (msgspec.MsgspecError, RecursionError)
 
@@ -357,6 +370,9 @@ READERS = {
     ),
     "invite": Reader(_words(parse_invite), (errors.RoomCodeError,)),
     "server-url": Reader(_words(_url), (errors.UsageError,)),
+    "served-name": Reader(_words(parts_of), (MissingError,)),
+    "redirect": Reader(_words(_redirect), (SourceError,)),
+    "source-address": Reader(_words(web_url), (ValueError,)),
     "ice-server": Reader(_words(IceServer.parse), (errors.UsageError,)),
     "session-description": Reader(_description, (PEER,), factor=256),
     "text": Reader(_text, factor=128),
@@ -428,6 +444,9 @@ def seeds(name: str) -> list[bytes]:
         "invite": [b"maple-orbit-tunnel@http://example.org:8765"],
         "server-url": [b"https://[2001:db8::1]:8765/path/ws"],
         "session-description": [_SDP.replace("\n", "\r\n").encode()],
+        "served-name": [b"sub/a.parquet"],
+        "redirect": [b"/b", b"https://cdn.example.org/x?y=1", b"//aaa[host]\xc3\xa9@"],
+        "source-address": [b"https://example.org/a/", b"//aaa[host]\xc3\xa9@"],
         "ice-server": [b"turn:user:word@example.org:3478"],
     }
     return good.get(name, [])
