@@ -29,6 +29,7 @@ from .scalar import (
     order_key,
     round_small,
 )
+from .threads import LEAST_VALUES, spread
 from .tile import NONE, STEP, TILE_COLS, TILE_ROWS, TILE_SIZE, WHOLE, scaled_block
 
 _LIMIT8 = np.float32(INT8_LIMIT)
@@ -76,16 +77,16 @@ def _fold_scale(row, n, sv):
 
 @kernel
 def _attention(
-    queries, sq, keys, sk, values, sv, factor, mixed, halves, strip, query_scale, key_scale,
-    value_scale, mix_scale, ones, wide, edge, out, flat, peaks, inverses,
+    begin, end, queries, sq, keys, sk, values, sv, factor, mixed, halves, strip, query_scale,
+    key_scale, value_scale, mix_scale, ones, wide, edge, out, flat, peaks, inverses,
 ):  # fmt: skip
-    """False if a score is not finite.
+    """Heads begin..end-1 of all sequences; False if a score is not finite.
 
     queries: rows of words; keys, values: panels for every (b, h); sq, sk, sv (B, T, H);
     out (B, T, H, D), also as flat; peaks, inverses (B, H, T). strip [TILE_ROWS, T rounded up to
     lanes], mixed [TILE_ROWS, words], seen as int16 in halves: scratch.
     """
-    batch, seq_len, heads, dim = out.shape
+    _, seq_len, heads, dim = out.shape
     dim_words, seq_words = (dim + 1) // 2, (seq_len + 1) // 2
     key_size = (seq_len + TILE_COLS - 1) // TILE_COLS * TILE_COLS * dim_words
     value_size = (dim + TILE_COLS - 1) // TILE_COLS * TILE_COLS * seq_words
@@ -93,7 +94,7 @@ def _attention(
     scores, mixed_words = strip.reshape(-1), mixed.reshape(-1)
     fill(key_scale, seq_len, length, ZERO)
     fill(value_scale, seq_len, length, ZERO)
-    for group in range(batch * heads):
+    for group in range(begin, end):
         b, h = group // heads, group % heads
         for i in range(seq_len):
             query_scale[i] = sq[b, i, h] * factor
@@ -144,8 +145,7 @@ def attention(q: F32, k: F32, v: F32, batch: int, heads: int) -> tuple[F32, Atte
     queries, keys = (widened(x.q, 0).reshape(*parts[:3], -1) for x in (q8, k8))
     out = empty(parts, np.float32)
     peak, inverse_sum = (empty((batch, heads, seq_len), np.float32) for _ in range(2))
-    mixed = row_words(TILE_ROWS, seq_len, 2)
-    finite = _attention(
+    operands = (
         queries.reshape(-1),
         q8.scale.reshape(parts[:3]),
         right_rows(keys),
@@ -153,22 +153,37 @@ def attention(q: F32, k: F32, v: F32, batch: int, heads: int) -> tuple[F32, Atte
         right_cols(v8.q.reshape(parts)),
         v8.scale.reshape(parts[:3]),
         score_factor(dim),
-        mixed,
-        mixed.view(np.int16),
-        empty((TILE_ROWS, lanes_of(seq_len)), np.float32),
-        *(empty(lanes_of(seq_len), np.float32) for _ in range(3)),
-        empty(TILE_ROWS, np.float32),
-        np.ones(TILE_COLS, np.float32),
-        *block_scratch(),
-        out,
-        out.reshape(-1),
-        peak,
-        inverse_sum,
     )
-    if not finite:
+
+    def part(begin: int, end: int) -> bool:
+        mixed = row_words(TILE_ROWS, seq_len, 2)
+        finite = _attention(
+            begin,
+            end,
+            *operands,
+            mixed,
+            mixed.view(np.int16),
+            empty((TILE_ROWS, lanes_of(seq_len)), np.float32),
+            *(empty(lanes_of(seq_len), np.float32) for _ in range(3)),
+            empty(TILE_ROWS, np.float32),
+            np.ones(TILE_COLS, np.float32),
+            *block_scratch(),
+            out,
+            out.reshape(-1),
+            peak,
+            inverse_sum,
+        )
+        return bool(finite)
+
+    if not spread(batch * heads, 1, part, least=least_heads(seq_len)):
         raise NonFiniteInputError("an attention score is NaN or infinite; q or k is too large.")
     saved = AttentionSaved(q, k, v, q8, k8, v8, peak, inverse_sum, batch, heads)
     return out.reshape(q.shape), saved
+
+
+def least_heads(seq_len: int) -> int:
+    """How many heads of a sequence are worth handing to another thread."""
+    return max(1, LEAST_VALUES // seq_len**2)
 
 
 def block_scratch() -> tuple[F64, F32]:

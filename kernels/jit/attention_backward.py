@@ -1,7 +1,7 @@
 """The backward form of causal attention, equal to `reference.attention.attention_backward`.
 
 Probabilities are computed again, strip by strip; two T x T matrices are kept, of one head at a
-time. Of a triangle only the part at or below the diagonal is ever written or read.
+time (and thread). Of a triangle only the part at or below the diagonal is ever written or read.
 May import: errors, reference.attention (the score factor), types, workspace, jit siblings.
 """
 
@@ -14,12 +14,13 @@ from ..errors import NonFiniteInputError
 from ..reference.attention import score_factor
 from ..types import F32, I32, INT12_LIMIT, AttentionSaved, Ints
 from ..workspace import empty
-from .attention import block_scratch, exponentials, lanes_of
+from .attention import block_scratch, exponentials, lanes_of, least_heads
 from .compile import kernel, routine
 from .lanes import fill, lane_sum, whole_lanes
 from .pack import pair_word, right_cols, right_rows, row_words, scale_of, widened
 from .products import INT8_FLUSH, INT12_FLUSH, quantise_each, quantise_rows
 from .scalar import INFINITY_BITS, ZERO, magnitude, round_small
+from .threads import spread
 from .tile import NONE, STEP, TILE_COLS, TILE_ROWS, WHOLE, scaled_block
 
 _LIMIT12 = np.float32(INT12_LIMIT)
@@ -182,30 +183,30 @@ def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
         rows.append(operand.scale.reshape(parts[:3]))
     k_columns, q_columns, do_columns = (_columns(x, parts) for x in (saved.k, saved.q, do))
 
-    lanes = lanes_of(seq_len)
-    a, ds = (empty((seq_len, lanes), np.float32) for _ in range(2))
-    top_a, top_ds = (empty(lanes, np.int32) for _ in range(2))
-    left = row_words(TILE_ROWS, seq_len, 2)
-    scratch = (
-        empty(TILE_ROWS, np.float32),
-        *(empty((2, lanes), np.float32) for _ in range(2)),
-        empty((TILE_ROWS, lanes), np.float32),
-        empty(lanes, np.float32),
-    )
-    words = empty((-(-seq_len // 2), lanes), np.int32)
-    scales = empty(lanes, np.float32), empty(lanes, np.float32)
-    block = block_scratch()
     dq, dk, dv = (empty(parts, np.float32) for _ in range(3))
-    for b in range(batch):
-        for h in range(heads):
+
+    def part(begin: int, end: int) -> bool:
+        lanes = lanes_of(seq_len)
+        a, ds = (empty((seq_len, lanes), np.float32) for _ in range(2))
+        top_a, top_ds = (empty(lanes, np.int32) for _ in range(2))
+        left = row_words(TILE_ROWS, seq_len, 2)
+        scratch = (
+            empty(TILE_ROWS, np.float32),
+            *(empty((2, lanes), np.float32) for _ in range(2)),
+            empty((TILE_ROWS, lanes), np.float32),
+            empty(lanes, np.float32),
+        )
+        words = empty((-(-seq_len // 2), lanes), np.int32)
+        scales = empty(lanes, np.float32), empty(lanes, np.float32)
+        block = block_scratch()
+        for group in range(begin, end):
+            b, h = group // heads, group % heads
             if not _score_gradient(
                 b, h, *rows, saved.peak, saved.inverse_sum, score_factor(dim), *k_columns,
                 a, ds, top_a, top_ds, left, left.view(np.int16), *scratch, *block, dq,
                 dq.reshape(-1),
             ):  # fmt: skip
-                raise NonFiniteInputError(
-                    "the gradient of an attention score is NaN or infinite; it was refused."
-                )
+                return False
             for x, top, columns, out in (
                 (ds, top_ds, q_columns, dk),
                 (a, top_a, do_columns, dv),
@@ -213,4 +214,10 @@ def attention_backward(do: F32, saved: AttentionSaved) -> tuple[F32, F32, F32]:
                 _transposed_product(
                     b, h, x, top, *columns, words, *scales, *block, out, out.reshape(-1)
                 )
+        return True
+
+    if not spread(batch * heads, 1, part, least=least_heads(seq_len)):
+        raise NonFiniteInputError(
+            "the gradient of an attention score is NaN or infinite; it was refused."
+        )
     return dq.reshape(do.shape), dk.reshape(do.shape), dv.reshape(do.shape)

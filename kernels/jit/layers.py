@@ -11,6 +11,7 @@ from ..types import F32, I32
 from ..workspace import empty
 from .compile import kernel
 from .scalar import ONE, ZERO, clear_lanes, exp32, fold_lanes, log32
+from .threads import share
 
 
 def _like(x: F32) -> F32:
@@ -151,7 +152,7 @@ def log(x: F32) -> F32:
 def rmsnorm(x: F32, gain: F32, eps: np.float32) -> tuple[F32, F32]:
     """-> y[M, K], inv[M]."""
     y, inv = _like(x), empty(x.shape[0], np.float32)
-    _rmsnorm(x, gain, eps, empty(16, np.float32), y, inv)
+    share(x.shape, lambda m: _rmsnorm(x[m], gain, eps, empty(16, np.float32), y[m], inv[m]))
     return y, inv
 
 
@@ -165,35 +166,35 @@ def rmsnorm_backward(dy: F32, x: F32, gain: F32, inv: F32) -> tuple[F32, F32]:
 def rope(x: F32, cos: F32, sin: F32) -> F32:
     """Rotated x[M, H*D]."""
     out = _like(x)
-    _rope(x, cos, sin, out)
+    share(x.shape, lambda m: _rope(x[m], cos, sin, out[m]), unit=len(cos))
     return out
 
 
 def rope_backward(dy: F32, cos: F32, sin: F32) -> F32:
     """dy[M, H*D] rotated back."""
     out = _like(dy)
-    _rope_backward(dy, cos, sin, out)
+    share(dy.shape, lambda m: _rope_backward(dy[m], cos, sin, out[m]), unit=len(cos))
     return out
 
 
 def swiglu(gate: F32, up: F32) -> F32:
     """silu(gate) * up."""
     out = _like(gate)
-    _swiglu(gate, up, out)
+    share(gate.shape, lambda m: _swiglu(gate[m], up[m], out[m]))
     return out
 
 
 def swiglu_backward(dh: F32, gate: F32, up: F32) -> tuple[F32, F32]:
     """-> dgate, dup."""
     dgate, dup = _like(gate), _like(gate)
-    _swiglu_backward(dh, gate, up, dgate, dup)
+    share(gate.shape, lambda m: _swiglu_backward(dh[m], gate[m], up[m], dgate[m], dup[m]))
     return dgate, dup
 
 
 def add(a: F32, b: F32) -> F32:
     """a + b."""
     out = _like(a)
-    _add(a, b, out)
+    share(a.shape, lambda m: _add(a[m], b[m], out[m]))
     return out
 
 

@@ -95,22 +95,22 @@ def quantise_rows_into(x, limit, q, scale):
 
 
 @kernel
-def quantise_cols_into(x, inner, limit, top, total, inverse, q, scale):
-    """q, scale[B, N] of x[B * K, N], one scale per column of each b; all finite?
+def quantise_cols_into(x, begin, end, inner, limit, top, total, inverse, q, scale):
+    """q, scale[B, N] of columns begin..end-1 of x[B * K, N], one scale per column of each b.
 
-    inner: K. top int32 [N], total and inverse float32 [N]: scratch.
+    False if a value is not finite. inner: K. top int32, total and inverse float32 [columns]:
+    scratch.
     """
-    width = x.shape[1]
     for b in range(scale.shape[0]):
         first, last = b * inner, (b + 1) * inner
-        column_tops(x, first, last, 0, width, top, total)
-        for n in range(width):
+        column_tops(x, first, last, begin, end, top, total)
+        for n in range(end - begin):
             if top[n] >= INFINITY_BITS:
                 return False
-            scale[b, n], inverse[n] = scale_of(top[n], limit)
+            scale[b, begin + n], inverse[n] = scale_of(top[n], limit)
         for k in range(first, last):
-            row, target = x[k], q[k]
-            for n in range(width):
+            row, target = x[k, begin:end], q[k, begin:end]
+            for n in range(end - begin):
                 target[n] = round_small(row[n] * inverse[n])
     return True
 

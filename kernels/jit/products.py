@@ -33,7 +33,7 @@ from .pack import (
 )
 from .scalar import INFINITY_BITS, round_small
 from .target import QUADS
-from .threads import spread
+from .threads import LEAST_VALUES, spread
 from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
 
 INT8_FLUSH = np.int64((c.INT8_MAX_INNER + 1) // 2)
@@ -67,7 +67,12 @@ def _refuse() -> NonFiniteInputError:
 def quantise_rows(x: F32, limit: int) -> Quantised:
     """x[M, K] -> integers with one scale per row."""
     q, scale = _integers(x, limit), empty(x.shape[0], np.float32)
-    if not quantise_rows_into(x, np.float32(limit), q, scale):
+
+    def part(start: int, stop: int) -> bool:
+        m = slice(start, stop)
+        return bool(quantise_rows_into(x[m], np.float32(limit), q[m], scale[m]))
+
+    if not spread(x.shape[0], 1, part, least=max(1, LEAST_VALUES // x.shape[1])):
         raise _refuse()
     return Quantised(q, scale, limit, by_rows=True)
 
@@ -76,9 +81,14 @@ def quantise_each(x: F32, batch: int, limit: int) -> tuple[Ints, F32]:
     """x[B * K, N] -> integers, and scales [B, N] per column of each of B parts."""
     rows, width = x.shape
     q, scale = _integers(x, limit), empty((batch, width), np.float32)
-    top, total, inverse = (empty(width, kind) for kind in (np.int32, np.float32, np.float32))
-    scratch = top, total, inverse
-    if not quantise_cols_into(x, rows // batch, np.float32(limit), *scratch, q, scale):
+
+    def part(begin: int, end: int) -> bool:
+        scratch = (empty(end - begin, kind) for kind in (np.int32, np.float32, np.float32))
+        return bool(
+            quantise_cols_into(x, begin, end, rows // batch, np.float32(limit), *scratch, q, scale)
+        )
+
+    if not spread(width, 16, part, least=max(16, LEAST_VALUES // rows)):
         raise _refuse()
     return q, scale
 

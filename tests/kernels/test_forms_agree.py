@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,16 @@ import pytest
 
 import kernels
 from kernels import gate_cases, jit, reference
-from kernels.jit import attention, attention_backward, layers, loss, optimizer, pack, products
+from kernels.jit import (
+    attention,
+    attention_backward,
+    layers,
+    loss,
+    optimizer,
+    pack,
+    products,
+    threads,
+)
 
 from .helpers import assert_same_bits, normal
 
@@ -134,6 +143,62 @@ def test_same_bits(
     case: Case, seed: int, compiled: kernels.Kernels, reference: kernels.Kernels
 ) -> None:
     assert_same_bits(case(compiled, seed), case(reference, seed))
+
+
+@pytest.fixture
+def split(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """Three threads that share out everything, however small; the numbers of parts that came up."""
+    whole = threads.Threads.spread
+    parts: set[int] = set()
+
+    def spread(
+        self: threads.Threads,
+        rows: int,
+        unit: int,
+        work: Callable[[int, int], bool],
+        least: int = 1,
+    ) -> bool:
+        begun: list[int] = []
+
+        def counted(start: int, stop: int) -> bool:
+            begun.append(start)
+            return work(start, stop)
+
+        done = whole(self, rows, unit, counted, 1)
+        parts.add(len(begun))
+        return done
+
+    monkeypatch.setattr(threads.Threads, "spread", spread)
+    threads.use(3)
+    yield parts
+    threads.use(1)
+
+
+@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("case", CASES)
+def test_threads_do_not_show(
+    case: Case, seed: int, compiled: kernels.Kernels, reference: kernels.Kernels, split: set[int]
+) -> None:
+    assert_same_bits(case(compiled, seed), case(reference, seed))
+    assert (max(split, default=1) > 1) == (case not in (embedding, optimizer_step))
+
+
+def test_what_one_thread_refuses_is_refused(compiled: kernels.Kernels, split: set[int]) -> None:
+    bad = normal(1, 33, 32)
+    bad[-1, -1] = np.nan
+    good, ids = normal(2, 33, 32), np.zeros(33, np.int32)
+    huge = np.full((33, 32), np.float32(3e38))
+    _, saved = compiled.attention(good, good, good, 1, 4)
+    for refused in (
+        lambda: compiled.quantise_rows(bad),
+        lambda: compiled.quantise_cols(bad),
+        lambda: compiled.cross_entropy(bad, ids),
+        lambda: compiled.attention(huge, huge, good, 1, 4),
+        lambda: compiled.attention_backward(huge, saved),
+    ):
+        with pytest.raises(kernels.NonFiniteInputError):
+            refused()
+    assert 3 in split
 
 
 def test_any_order_of_tokens_gives_the_same_rows(compiled: kernels.Kernels) -> None:
