@@ -3,20 +3,22 @@
 import asyncio
 import dataclasses
 import socket
+import ssl
 
 import aiohttp
 import pytest
 
 from p2pnode.protocol.identity import Identity
-from signaling.app import SignalingServer
+from signaling.app import SignalingServer, tls_context
 from signaling.data.folder import Folder
 from signaling.data.sources import BLOCK, Piece
 from signaling.data.web import Web, web_url
+from signaling.grouping import parse_network
 from signaling.limits import LIMITS
 from signaling.messages import Challenge, Dismiss, Loan, Publish, decode_from_server, encode
 from signaling.turn import TurnLender
 from tests.harness.range_server import RangeServer
-from tests.signaling.peers import register, roster
+from tests.signaling.peers import ROOM, register, roster, self_signed
 
 SOON = 60.0
 TEXT = bytes(range(251)) * 12_000
@@ -42,17 +44,20 @@ class Group:
     def __init__(self, http, server):
         self.http, self.server = http, server
         self.host, self.member = Identity.ephemeral(), Identity.ephemeral()
+        self.room = ROOM
 
     async def join(self, identity):
         ws = await self.http.ws_connect(f"{self.server.url}/ws")
         challenge = await receive(ws, Challenge)
-        await ws.send_bytes(encode(register(identity, challenge.nonce)))
+        await ws.send_bytes(encode(register(identity, challenge.nonce, room=self.room)))
         return ws
 
     async def meet(self):
         """Both are members, and the second one's offer is known."""
         self.at_host, self.at_member = await self.join(self.host), await self.join(self.member)
-        await self.at_host.send_bytes(encode(Publish(roster(self.host, self.member))))
+        await self.at_host.send_bytes(
+            encode(Publish(roster(self.host, self.member, room=self.room)))
+        )
         loan = await receive(self.at_member, Loan)
         self.token = loan.data.token.hex()
         return loan
@@ -139,6 +144,37 @@ async def test_a_server_that_serves_no_text_says_nothing_of_it(http):
             assert response.status == 404
         async with http.get(f"{server.url}/healthz") as response:
             assert set(await response.json()) == {"status", "protocol"}
+
+
+async def test_text_goes_over_tls_where_the_server_speaks_it(folder, tmp_path):
+    certificate, key = self_signed(tmp_path)
+    trusting = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(certificate)))
+    tls = tls_context(certificate, key)
+    async with (
+        aiohttp.ClientSession(connector=trusting) as http,
+        SignalingServer("127.0.0.1", 0, data=[Folder(folder)], tls=tls) as server,
+    ):
+        group = Group(http, server)
+        await group.meet()
+        async with group.get(range_="bytes=5-99") as response:
+            assert (response.url.scheme, await response.read()) == ("https", TEXT[5:100])
+
+
+async def test_behind_a_proxy_the_bounds_are_the_clients(folder):
+    """Members at two addresses behind one named proxy do not share theirs."""
+    proxies = [parse_network("127.0.0.1")]
+    limits = dataclasses.replace(LIMITS, data_address_burst=1.0 * BLOCK, data_address_rate=1.0)
+    server = SignalingServer("127.0.0.1", 0, data=[Folder(folder)], limits=limits, proxies=proxies)
+    answers = []
+    async with server:
+        for address in ("203.0.113.1", "203.0.113.2"):
+            forwarded = {"X-Forwarded-For": address}
+            async with aiohttp.ClientSession(headers=forwarded) as http:
+                group = Group(http, server)
+                group.room = address.encode().ljust(32)
+                await group.meet()
+                answers += [(await group.status())[0] for _ in range(2)]
+    assert answers == [206, 429] * 2
 
 
 async def test_text_and_turn_servers_are_lent_together(http, folder):
