@@ -18,7 +18,7 @@ from p2pnode.protocol.identity import short_id
 from p2pnode.signatures import file_of, read
 from p2pnode.train.heldout import best
 from p2pnode.train.layout import layout_of
-from p2pnode.train.ledger import Entry, read_lines, the_ledger
+from p2pnode.train.ledger import Entry, Measured, read_lines, the_ledger
 from p2pnode.ui.metrics import Metrics, read_metrics
 from signaling.messages import peer_id
 
@@ -32,22 +32,22 @@ def report(run: Path, out: Path | None, say: Callable[[str], object] = print) ->
     """Write report.md, report.svg and report.png to `out` (None: the run's folder). Raises
     LedgerError, UsageError."""
     path = the_ledger(run)
-    entries: list[Entry] = []
+    losses = _Losses()
     config = None
     for line, made_by in read_lines(path):
-        entries.append(line.entry)
+        losses.add(line.entry)
         config = made_by
     if config is None:
         raise LedgerError(f"{path} holds no step.")
     out = out or path.parent
     newest = {one.step: one for one in read_metrics(path.parent, path.stem.removeprefix("run-"))}
     metrics = [newest[step] for step in sorted(newest)]
-    figure = _draw(entries, metrics)
+    figure = _draw(losses, metrics)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for kind in ("svg", "png"):
             figure.savefig(out / f"report.{kind}", dpi=120)
-        text = _summary(path, config, entries, metrics)
+        text = _summary(path, config, losses, metrics)
         (out / "report.md").write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"Cannot write to {out}: {error.strerror}.") from None
@@ -56,7 +56,38 @@ def report(run: Path, out: Path | None, say: Callable[[str], object] = print) ->
     return 0
 
 
-def _draw(entries: Sequence[Entry], metrics: Sequence[Metrics]) -> Any:
+class _Losses:
+    """What is told of a ledger. Memory: the drawn points, and the held-out losses."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.tokens = 0
+        self.first = self.last = 0.0
+        self.state = ""
+        """Of the last step."""
+        self.points: list[tuple[int, float]] = []
+        """Of every n-th step, n a power of two: between WINDOW and twice as many if there are."""
+        self.held: list[Measured] = []
+        self._every = 1
+
+    def add(self, entry: Entry) -> None:
+        """The next step."""
+        loss = entry.loss / entry.tokens / UNIT
+        if not self.count:
+            self.first = loss
+        if self.count % self._every == 0:
+            self.points.append((entry.step, loss))
+            if len(self.points) > 2 * WINDOW:
+                self._every *= 2
+                del self.points[1::2]
+        self.count += 1
+        self.tokens += entry.tokens
+        self.last, self.state = loss, entry.state
+        if entry.heldout is not None:
+            self.held.append((entry.step, *entry.heldout))
+
+
+def _draw(run: _Losses, metrics: Sequence[Metrics]) -> Any:
     """A figure of two drawings: losses, and tokens per second of each node."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -66,17 +97,14 @@ def _draw(entries: Sequence[Entry], metrics: Sequence[Metrics]) -> Any:
     figure = Figure(figsize=(9, 7), layout="constrained")
     FigureCanvasAgg(figure)  # no window system is looked for
     losses, speeds = figure.subplots(2, 1, sharex=True)
-    every = max(1, len(entries) // WINDOW)
-    drawn = entries[::every]
-    losses.plot(
-        [e.step for e in drawn], [e.loss / e.tokens / UNIT for e in drawn], label="training"
-    )
-    held = [(e.step, e.heldout[0] / e.heldout[1] / UNIT) for e in entries if e.heldout]
+    losses.plot(*zip(*run.points, strict=True), label="training")
+    held = [(step, loss / tokens / UNIT) for step, loss, tokens in run.held]
     if held:
         losses.plot(*zip(*held, strict=True), marker="o", markersize=3, label="held out")
     losses.set_ylabel("loss, nats per token")
     losses.legend()
     names = list(dict.fromkeys(share.node for one in metrics for share in one.nodes))
+    every = max(1, len(metrics) // WINDOW)
     steps = [one.step for one in metrics[::every]]
     rates = [
         [sum(s.tokens_per_s for s in one.nodes if s.node == name) for one in metrics[::every]]
@@ -92,10 +120,8 @@ def _draw(entries: Sequence[Entry], metrics: Sequence[Metrics]) -> Any:
     return figure
 
 
-def _summary(
-    path: Path, config: RunConfig, entries: Sequence[Entry], metrics: Sequence[Metrics]
-) -> str:
-    model, last = config.model, entries[-1]
+def _summary(path: Path, config: RunConfig, losses: _Losses, metrics: Sequence[Metrics]) -> str:
+    model = config.model
     rows: list[tuple[str, str]] = [
         (
             "model",
@@ -105,14 +131,14 @@ def _summary(
         ("data", f"manifest {config.data[:16]}, tokenizer {config.tokenizer[:16]}"),
         (
             "steps",
-            f"{len(entries):,} of {config.steps:,}, each {config.slots} slots of "
-            f"{config.tokens_per_slot:,} tokens; {sum(e.tokens for e in entries):,} tokens in all",
+            f"{losses.count:,} of {config.steps:,}, each {config.slots} slots of "
+            f"{config.tokens_per_slot:,} tokens; {losses.tokens:,} tokens in all",
         ),
         ("seed", str(config.seed)),
         ("learning rate", f"{config.lr:g}, warm-up {config.warmup}"),
-        ("training loss", f"{_loss(entries[0]):.4f} at step 1, {_loss(last):.4f} at the last"),
+        ("training loss", f"{losses.first:.4f} at step 1, {losses.last:.4f} at the last"),
     ]
-    held = [(e.step, *e.heldout) for e in entries if e.heldout is not None]
+    held = losses.held
     lowest = best(held)
     if lowest is not None:
         rows.append(
@@ -123,7 +149,7 @@ def _summary(
             )
         )
     rows += _measured(metrics)
-    rows.append(("final state", f"`{last.state}`"))
+    rows.append(("final state", f"`{losses.state}`"))
     signers = {short_id(peer_id(bytes.fromhex(s.key))): s.step for s in read(file_of(path))}
     told = ", ".join(f"{who} up to step {step}" for who, step in signers.items())
     rows.append(("ledger", f"`{path.name}`, signed by {told or 'nobody'} (`p2pnode verify`)"))
@@ -139,10 +165,6 @@ def _summary(
             "",
         )
     )
-
-
-def _loss(entry: Entry) -> float:
-    return entry.loss / entry.tokens / UNIT
 
 
 def _measured(metrics: Sequence[Metrics]) -> Iterable[tuple[str, str]]:

@@ -34,7 +34,8 @@ from p2pnode.train.compare import RunFiles
 from p2pnode.train.evidence import GradientSum
 from p2pnode.train.finder import WHOLE, Difference, difference_in_apply
 from p2pnode.train.layout import F32
-from p2pnode.train.ledger import Entry, read_lines, the_ledger
+from p2pnode.train.ledger import Entry, the_ledger
+from p2pnode.train.ledger_file import LedgerFile
 from p2pnode.train.parts import first_difference, parts_of
 from p2pnode.train.trainer import Trainer
 from signaling.messages import peer_id
@@ -58,18 +59,18 @@ def verify(
     Raises LedgerError naming the first difference, ArithmeticUnsoundError if it is this machine
     that computes wrong, CheckpointError, DataError, UsageError.
     """
-    path = the_ledger(run)
-    entries, config = _read(path)
-    first, last = first or 1, last or len(entries)
-    if not 1 <= first <= last <= len(entries):
-        raise UsageError(f"--steps {first}:{last}: the ledger has steps 1 to {len(entries)}.")
+    ledger = LedgerFile(the_ledger(run))
+    path, config, steps = ledger.path, ledger.config, ledger.steps
+    first, last = first or 1, last or steps
+    if not 1 <= first <= last <= steps:
+        raise UsageError(f"--steps {first}:{last}: the ledger has steps 1 to {steps}.")
     run_id = config.at(0).run_id()
-    say(f"Run {run_id.hex()[:8]}: the chain of the ledger's {len(entries)} steps is whole.")
-    _check_signatures(path, run_id, entries, say)
+    say(f"Run {run_id.hex()[:8]}: the chain of the ledger's {steps} steps is whole.")
+    _check_signatures(ledger, run_id, say)
     kernels.use_threads(threads)
     dataset = text_of_resumed_run(text, config, path.parent, None)
     trainer = Trainer(config, dataset, first=_first(path.parent, config))
-    files = RunFiles(path.parent, config, [known.entry.state for known in entries])
+    files = RunFiles(path.parent, config, lambda step: ledger.line(step).entry.state)
     start = files.nearest(first - 1)
     trainer.restart(config, start)
     where = f"the checkpoint of step {start.step}" if start is not None else "the first state"
@@ -78,8 +79,8 @@ def verify(
     progress = _Progress(trainer.step, last)
     if start is not None:
         wrong += _told(files.differences(trainer.committed), say)
-    for line in entries[trainer.step : last]:
-        _step(trainer, line, say)
+    for line in ledger.lines(trainer.step + 1, last):
+        _step(trainer, line.entry, say)
         wrong += _told(files.differences(trainer.committed), say)
         progress.at(line.entry.step)
     progress.end()
@@ -90,32 +91,6 @@ def verify(
         f"({trainer.kernels.backend} kernels); state {trainer.committed_hash.hex()}."
     )
     return 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Known:
-    """A line of the ledger, as it is needed here."""
-
-    entry: Entry
-    digest: str
-
-
-def _read(path: Path) -> tuple[list[_Known], RunConfig]:
-    """All lines, and the settings of the last one, which tell those of the others."""
-    entries: list[_Known] = []
-    config = None
-    for line, made_by in read_lines(path):
-        entries.append(_Known(line.entry, line.digest))
-        config = made_by
-    if config is None:
-        raise LedgerError(f"{path} holds no step.")
-    for known in entries:
-        if known.entry.config not in (None, config.at(known.entry.step)):
-            raise LedgerError(
-                f"The ledger contradicts itself: step {known.entry.step} was made with other "
-                "settings than its later lines say."
-            )
-    return entries, config
 
 
 def _first(folder: Path, config: RunConfig) -> F32 | None:
@@ -131,17 +106,16 @@ def _first(folder: Path, config: RunConfig) -> F32 | None:
     return first.values
 
 
-def _check_signatures(
-    path: Path, run: bytes, entries: list[_Known], say: Callable[[str], object]
-) -> None:
+def _check_signatures(ledger: LedgerFile, run: bytes, say: Callable[[str], object]) -> None:
     newest: dict[str, int] = {}
-    for signed in read(file_of(path)):
+    file = file_of(ledger.path)
+    for signed in read(file):
         who = short_id(peer_id(bytes.fromhex(signed.key)))
         if not signed.is_genuine(run):
-            raise LedgerError(f"{file_of(path)}: {who} did not sign what stands there.")
-        if signed.step > len(entries):
+            raise LedgerError(f"{file}: {who} did not sign what stands there.")
+        if signed.step > ledger.steps:
             continue  # by somebody who was further
-        if entries[signed.step - 1].digest != signed.digest:
+        if ledger.line(signed.step).digest != signed.digest:
             raise LedgerError(
                 f"{who} signed another ledger up to step {signed.step} than this one: its lines "
                 "were changed, or that machine had others."
@@ -169,9 +143,9 @@ def _computed(trainer: Trainer, *, reference: bool) -> tuple[Summary, GradientSu
     return summarise(evidence), total
 
 
-def _step(trainer: Trainer, known: _Known, say: Callable[[str], object]) -> None:
+def _step(trainer: Trainer, entry: Entry, say: Callable[[str], object]) -> None:
     """Make one more step. Raises LedgerError if it is not the ledger's."""
-    entry, step = known.entry, trainer.step
+    step = trainer.step
     try:
         summary, total = _computed(trainer, reference=False)
         trainer.apply(step, total, summary.max_abs, summary.checksum)

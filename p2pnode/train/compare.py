@@ -5,7 +5,7 @@ May import: checkpoint, state, config, errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from p2pnode.config import RunConfig
@@ -17,9 +17,9 @@ from p2pnode.train.state import State
 class RunFiles:
     """The checkpoints of a run in a folder, good and bad."""
 
-    def __init__(self, folder: Path, config: RunConfig, states: Sequence[str]) -> None:
-        """`states`: the hash (hex) that the state of each step should have, from step 1 on."""
-        self._states = states
+    def __init__(self, folder: Path, config: RunConfig, hash_of: Callable[[int], str]) -> None:
+        """`hash_of`: the hash (hex) that the state of a step should have, from step 1 on."""
+        self._hash_of = hash_of
         self._paths: dict[int, list[Path]] = {}
         for step, path in CheckpointFolder.files_of(folder, config):
             self._paths.setdefault(step, []).append(path)
@@ -32,7 +32,7 @@ class RunFiles:
                     state = load(path)
                 except CheckpointError:
                     continue  # compared when its step is computed, if that is asked for
-                if state.hash().hex() == self._states[step - 1]:
+                if state.hash().hex() == self._hash_of(step):
                     return state
         return None
 
