@@ -22,8 +22,9 @@ Kinds of faults: crash, restart, wipe (restart without its disk), freeze, clock
 (suspended, then the clock leaps), slow, flap, oneway, stall (bulk of one link
 vanishes), missing (a pair without a link), partition, signaling (the server is
 away), delay, reorder, duplicate, join, leave, stop, change (of settings),
-full (a disk), data (goes away), wrong (a machine computes or says something
-wrong); `none` for none."""
+full (a disk), data (goes away), lack (text does not come for a while), text (a
+machine reads other text), wrong (a machine computes or says something wrong);
+`none` for none."""
 
 VERIFY_HELP = """Compute steps of a run again, from the nearest checkpoint before them, and
 compare each with the ledger, and every checkpoint on the way with the state it

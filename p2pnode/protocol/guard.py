@@ -321,9 +321,12 @@ class Guard:
         if message.peer == self._board.me and message.slot >= 0 and self.trusted(accuser):
             self._confront.accused(accuser, message)
         if self._board.leading and self.trusted(accuser) and self.trusted(message.peer):
-            if message.token_hash and not self._other_text(accuser, message):
+            text = message.token_hash
+            if text and not self._other_text(accuser, message):
                 return
-            self.accuse(message.peer, message.step, f"{message.reason} (found by {short(accuser)})")
+            # Of other text the accused hears before a plan leaves it out: it has to know why.
+            reason = f"{message.reason} (found by {short(accuser)})"
+            self.accuse(message.peer, message.step, reason, message.slot if text else -1, text)
 
     # Two nodes with different text: each believes its own, so the leader's decides
 
