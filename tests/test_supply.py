@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from p2pnode import supply
+from p2pnode.audits import Cost
 from p2pnode.jobs import Jobs
 from p2pnode.keeper import Keeper
 from p2pnode.protocol import effects, events
@@ -77,6 +78,7 @@ class Run:
             rewind=self.shown.append,
             kept=lambda result: None,
             measured=lambda metrics: None,
+            audit_cost=Cost(),
         )
 
     def _show(self, event: Any) -> None:
