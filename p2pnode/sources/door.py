@@ -103,7 +103,7 @@ class EitherFile:
         return self._ask(lambda file: file.read(start, length))
 
     def _ask(self, question: Callable[[Ranges], T]) -> T:
-        refused: DataError | None = None
+        refused = self._way.refused
         if self._open_own is not None and self._way.own_counts():
             try:
                 if self._own is None:
@@ -126,7 +126,10 @@ class EitherFile:
             self._way.try_own()
             if refused is None:
                 raise
-            raise type(refused)(f"{refused} The signaling server does not help: {error}") from None
+            # What one of the two may still bring is worth waiting for.
+            away = isinstance(refused, SourceAwayError) or isinstance(error, SourceAwayError)
+            kind = SourceAwayError if away else DataError
+            raise kind(f"{refused} The signaling server does not help: {error}") from None
         self._way.went_through(refused)
         return answer
 
@@ -184,7 +187,7 @@ class Way:
         if refused is not None:
             self._own_at = time.monotonic() + OWN_AGAIN_SECONDS
         if self._turned(through=True):
-            why = refused or self.refused or "There is no other source of the text here."
+            why = refused or "There is no other source of the text here."
             self.door.say(
                 f"{why} It is read through the signaling server instead, and checked as ever."
             )

@@ -128,6 +128,30 @@ def test_when_both_fail_both_are_told(own, server, door):
     assert file_of(url(own), door).read(0, 5) == TEXT[:5], "it is tried again at once"
 
 
+@pytest.mark.parametrize(
+    ("own", "server_away", "kind"),
+    [
+        (SourceAwayError, True, SourceAwayError),
+        (SourceAwayError, False, SourceAwayError),
+        (DataError, True, SourceAwayError),
+        (DataError, False, DataError),
+    ],
+)
+def test_what_may_come_yet_is_told_apart(server, door, monkeypatch, own, server_away, kind):
+    """Who waits for a source, or takes the text of others meanwhile, has to know."""
+
+    def refuse(*_):
+        raise own("The list is refused.")
+
+    monkeypatch.setattr(door_module, "list_files", refuse)
+    server.away = server_away
+    with pytest.raises(DataError, match=r"refused. The signaling server does not help: ") as caught:
+        file_of("https://example.org/a/*.bin", door, {"none.bin": 5}).read(0, 5)
+    assert caught.type is kind
+    server.away = False
+    assert file_of("https://example.org/a/*.bin", door).read(0, 5) == TEXT[:5]
+
+
 def test_the_right_source_is_found_by_size(server, door):
     for number, content in enumerate((b"another file", TEXT + b"longer", TEXT)):
         (server.folder / str(number)).mkdir()
