@@ -315,7 +315,7 @@ class Guard:
 
     def accused(self, accuser: PeerId, message: Accuse) -> None:
         """An accusation reaches the leader, or the accused."""
-        if message.token_hash and message.peer == self._board.me:
+        if message.token_hash and message.slot >= 0 and message.peer == self._board.me:
             self._doubted(accuser, message)
             return
         if message.peer == self._board.me and message.slot >= 0 and self.trusted(accuser):
@@ -407,6 +407,7 @@ class Guard:
         applied = self._board.applied
         self._seen = {where: said for where, said in self._seen.items() if where[0] > applied}
         self._settled = {where: said for where, said in self._settled.items() if where[0] > applied}
+        self._doubters.clear()
         if self.claim is not None and self.claim.step <= applied:
             self.claim = None
         for pledge in self._pledges.of(applied + 1):
