@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from . import spots
 
 
@@ -27,3 +29,11 @@ def test_heads_are_seen_as_often_as_stated() -> None:
     last, one = spots.head_rate(2, 3, 2000)
     assert last > 0.5
     assert 0.1 < one < 0.25
+
+
+def test_the_cost_is_measured_over_all_operations_of_a_slot() -> None:
+    ((preset, slot, looks, count),) = spots.costs(("nano",))
+    assert preset == "nano"
+    assert min(slot, looks) > 0
+    products, attention = 3 * (7 * 3 + 1), 2 * 3
+    assert count == pytest.approx(16 * (products + attention) / 127)
