@@ -9,8 +9,11 @@ spots   what one look of a spot check finds, beside uniform choice, and what loo
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in a node; before numpy is imported
 
 import kernels
 
