@@ -89,6 +89,10 @@ def _measure(name: str, rounds: int, threads: int, against: set[str]) -> None:
     print(f"{name}: {flat.size / 1e6:.1f} M parameters, {BATCH} x {SEQ_LEN} tokens\n")
     head = ("forward and backward", "ms", "tokens/s", "exact is faster by", "loss")
     print(f"{table(head, rows)}\n\n{_profile(ops, step)}\n", flush=True)
+    if threads > 1:
+        alone = ("exact", "exact, one thread")
+        own = measure({which: candidates[which] for which in alone}, rounds)
+        print(f"The calling thread computes 1/{own.speed(*alone):.2f} of it itself.\n", flush=True)
     index = list(MODELS).index(name)
     reached = [
         goals.Goal("forward and backward", other, bounds[index]).row(
