@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ..constants import ROW_LANES
-from .compile import helper
+from .compile import helper, routine
 from .scalar import ZERO
 
 _i32, _i64, _f32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -85,7 +85,7 @@ def whole_lanes(n):
     return (n + (PAD - 1)) & -PAD
 
 
-@helper
+@routine
 def fill(row, begin, end, value):
     """row[begin:end] = value."""
     part = row[begin:end]
