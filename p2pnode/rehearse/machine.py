@@ -120,6 +120,8 @@ class Machine:
     mistakes: int = 0
     missed: int = 0
     """Audits that cores before the present one left out."""
+    rosters: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
+    """Who took part in each step, by the newest plan seen."""
     cheated: bool = False
     """It has sent something that it must have been refused for."""
 
@@ -270,6 +272,8 @@ class Machine:
             world.note(self.name, f"<- {world.show(event)}")
         deadline = self.core.next_deadline()
         effects = self.core.handle(event, world.now + self.offset)
+        if (plan := self.core.plan) is not None:
+            self.rosters[plan.step] = plan.roster
         dies = self.handled == self.dies_at
         self.handled += 1
         for effect in effects[: len(effects) // 2] if dies else effects:

@@ -224,8 +224,7 @@ class World:
             machine.defects.misreads_at,
         )
         if commit.step in wrong_at and commit.state_hash != right:
-            plan = machine.core.plan
-            self.wrong_alone |= plan is not None and plan.roster == (machine.me,)
+            self.wrong_alone |= machine.rosters.get(commit.step) == (machine.me,)
         if not machine.defects.wrong_state:
             self.commits.setdefault(commit.step, set()).add(commit.state_hash)
             # What only an audit finds may be committed first, and is taken back.
