@@ -107,7 +107,7 @@ class Node:
             self._signers,
             console.show,
         )
-        self._preparation = Preparation(ticket.config, text, worker, console.show, self._room.door)
+        self._preparation = Preparation(ticket.config, text, worker, console.show, self._room.proxy)
         self._workshop: Workshop | None = None
         self._manifest: bytes | None = None
         self._share: DataShare | None = None

@@ -32,7 +32,7 @@ from p2pnode.protocol.identity import PeerId
 from p2pnode.protocol.messages import HEADER_BYTES, PART_BYTES
 from p2pnode.share import DataShare, share
 from p2pnode.signatures import Signatures, file_of
-from p2pnode.sources.door import Door
+from p2pnode.sources.proxied import DataProxy
 from p2pnode.texts import (
     text_from_blob,
     text_here,
@@ -102,15 +102,15 @@ class Preparation:
         choice: TextChoice,
         worker: Worker,
         show: Callable[[Event], None],
-        door: Door,
+        proxy: DataProxy,
     ) -> None:
-        """`choice`: where this machine has the run's text, if it has; `door`: what the signaling
+        """`choice`: where this machine has the run's text, if it has; `proxy`: what the signaling
         server serves of it."""
         self._config = config
         self._choice = choice
         self._worker = worker
         self._show = show
-        self._door = door
+        self._proxy = proxy
         self._away = False
         """The text is waited for, and the owner knows it."""
 
@@ -188,7 +188,7 @@ class Preparation:
             work = self.compute(text_of_new_run, self._choice, options, folder)
         else:
             resumed = Path(resume) if resume not in (None, "auto") else None
-            arguments = self._choice, state.config, folder, resumed, self._door
+            arguments = self._choice, state.config, folder, resumed, self._proxy
             work = self._source(text_of_resumed_run, *arguments)
         return await self._patiently(work, "Still reading the text")
 
@@ -200,7 +200,7 @@ class Preparation:
         donors: Callable[[], Iterable[PeerId]],
     ) -> Dataset:
         """The run's text: from --data, built in, or from the other members. Then serve it too."""
-        arguments = self._choice, manifest, config, self._config.out, self._door
+        arguments = self._choice, manifest, config, self._config.out, self._proxy
         reading = self._here_or_fetched(arguments, source if manifest.shared else None, donors)
         dataset, raw = await self._patiently(reading, "Still reading the text")
         if dataset is None and source is None:
@@ -223,7 +223,7 @@ class Preparation:
 
     async def _here_or_fetched(
         self,
-        arguments: tuple[TextChoice, Manifest, RunConfig, Path, Door],
+        arguments: tuple[TextChoice, Manifest, RunConfig, Path, DataProxy],
         source: DataShare | None,
         donors: Callable[[], Iterable[PeerId]],
     ) -> tuple[Dataset | None, bytes | None]:

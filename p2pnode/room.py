@@ -41,7 +41,7 @@ from p2pnode.protocol.lobby import (
     encode_lobby,
 )
 from p2pnode.protocol.roster import Roster, open_roster
-from p2pnode.sources.door import Door, Offer
+from p2pnode.sources.proxied import DataProxy, Offer
 from p2pnode.ui.console import Console
 from p2pnode.ui.events import Compare, Info, Invite, Joined, Knock, Left, Waiting, Warn
 from signaling.messages import DataOffer, Relayed, View
@@ -126,7 +126,7 @@ class Room:
         self._own_ice = tuple(IceServer.parse(text) for text in config.ice_servers)
         self._silent_servers = SilentServers()
         self._loop = asyncio.get_running_loop()
-        self.door = Door(self._say)
+        self.proxy = DataProxy(self._say)
         """What the server serves of the run's text."""
         self._online = True
         self._invited = False
@@ -186,9 +186,9 @@ class Room:
                         self._console.show(Info(text="The signaling server is back."))
                 case Lent():
                     self.mesh.set_ice(self._ice_policy(event.ice))
-                    self.door.offer = self._offer(event.data)
+                    self.proxy.offer = self._offer(event.data)
                 case Offline():
-                    self.door.offer = None
+                    self.proxy.offer = None
                     self._shown = None
                     self._look_around()
                     if self._online:

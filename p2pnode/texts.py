@@ -13,8 +13,8 @@ from pathlib import Path
 from p2pnode.config import BYTES, RunConfig, RunOptions
 from p2pnode.errors import DataError
 from p2pnode.node_config import TextChoice
-from p2pnode.sources.door import Door
 from p2pnode.sources.hub import tokenizer_path
+from p2pnode.sources.proxied import DataProxy
 from p2pnode.train import tokenizer as tokenizers
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.data import Dataset, Source, open_dataset
@@ -40,7 +40,7 @@ def text_of_resumed_run(
     run: RunConfig,
     folder: Path,
     resumed: Path | None,
-    door: Door | None = None,
+    proxy: DataProxy | None = None,
 ) -> Dataset:
     """The same for a run that goes on from a checkpoint of its own, `resumed` (a file or
     folder; None: in `folder`). Raises DataError."""
@@ -53,14 +53,14 @@ def text_of_resumed_run(
     length = run.model.seq_len + 1
     first = run.at(0)
     need = Need(first.steps * run.slots * run.micro_batch, length, run.seed)
-    dataset = open_dataset(_source(choice, folder, door), manifest, tokenizer, need)
+    dataset = open_dataset(_source(choice, folder, proxy), manifest, tokenizer, need)
     if run.data != dataset.manifest.hash():
         raise DataError("The checkpoint was trained on other text; give the same --data as then.")
     return _keep(dataset, folder)
 
 
 def text_here(
-    choice: TextChoice, manifest: Manifest, run: RunConfig, folder: Path, door: Door
+    choice: TextChoice, manifest: Manifest, run: RunConfig, folder: Path, proxy: DataProxy
 ) -> Dataset | None:
     """The text of another's run, if this machine has it or the signaling server serves it; None if
     it has to come from the others.
@@ -69,9 +69,9 @@ def text_here(
     if tokenizer is None:
         return None
     known = choice.data is not None or manifest.kind == "builtin" or manifest.source != ""
-    if not known and (manifest.shared or door.offer is None):
+    if not known and (manifest.shared or proxy.offer is None):
         return None
-    return _keep(open_dataset(_source(choice, folder, door), manifest, tokenizer), folder)
+    return _keep(open_dataset(_source(choice, folder, proxy), manifest, tokenizer), folder)
 
 
 def text_from_blob(
@@ -79,7 +79,7 @@ def text_from_blob(
     manifest: Manifest,
     run: RunConfig,
     folder: Path,
-    door: Door,
+    proxy: DataProxy,
     blob: bytes,
 ) -> Dataset:
     """The text of another's run from what members sent: the tokenizer file, then the text, unless
@@ -91,7 +91,7 @@ def text_from_blob(
     if manifest.shared:  # then it is here, whatever the owner's source is like
         dataset = Dataset.from_blob(manifest, text, tokenizer)
     else:
-        dataset = open_dataset(_source(choice, folder, door), manifest, tokenizer)
+        dataset = open_dataset(_source(choice, folder, proxy), manifest, tokenizer)
     return _keep(dataset, folder)
 
 
@@ -108,8 +108,8 @@ def make_run_config(options: RunOptions, dataset: Dataset) -> RunConfig:
     )
 
 
-def _source(choice: TextChoice, folder: Path, door: Door | None = None) -> Source:
-    return Source(choice.data, choice.column, folder / CACHE, door=door)
+def _source(choice: TextChoice, folder: Path, proxy: DataProxy | None = None) -> Source:
+    return Source(choice.data, choice.column, folder / CACHE, proxy=proxy)
 
 
 def _chosen(choice: TextChoice) -> Tokenizer | None:

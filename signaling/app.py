@@ -19,7 +19,7 @@ from types import TracebackType
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from signaling.data.door import PATH, DataDoor
+from signaling.data.proxy import PATH, DataProxy
 from signaling.data.sources import Source
 from signaling.grouping import Network, origin_of
 from signaling.limits import LIMITS, Limits
@@ -92,7 +92,7 @@ class SignalingServer:
         self._ice = ice
         self._turn = turn
         self._data = data
-        self._door: DataDoor | None = None
+        self._proxy: DataProxy | None = None
         self._tls = tls
         self._proxies = proxies
         self._group_private = group_private
@@ -143,7 +143,9 @@ class SignalingServer:
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/ws", self._serve_socket)
         if self._data:
-            self._door = DataDoor(self._data, self._limits, self._rooms.member_at, self._loop.time)
+            self._proxy = DataProxy(
+                self._data, self._limits, self._rooms.member_at, self._loop.time
+            )
             app.router.add_get(PATH, self._serve_data, allow_head=False)
         # No access log: it would hold addresses.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=GOODBYE)
@@ -174,8 +176,8 @@ class SignalingServer:
             await asyncio.wait(goodbyes, timeout=GOODBYE)
             for goodbye in goodbyes:
                 goodbye.cancel()
-        if self._door is not None:
-            await self._door.close()
+        if self._proxy is not None:
+            await self._proxy.close()
         await self._runner.cleanup()
 
     async def _bind(self) -> tuple[socket.socket, socket.socket]:
@@ -249,8 +251,8 @@ class SignalingServer:
                 self._carry_out(self._rooms.on_frame(number, frame.data, self._loop.time()))
         finally:
             del self._outgoing[number]
-            if self._door is not None:
-                self._door.withdraw(number)
+            if self._proxy is not None:
+                self._proxy.withdraw(number)
             self._carry_out(self._rooms.on_disconnect(number, self._loop.time()))
             sender.cancel()
             await asyncio.wait([sender])
@@ -276,23 +278,23 @@ class SignalingServer:
                 outgoing.close()
 
     def _loan(self, number: int, peer: PeerId) -> Loan:
-        offer = self._door.offer(number) if self._door is not None else None
+        offer = self._proxy.offer(number) if self._proxy is not None else None
         if self._turn is None:
             return Loan((), self._limits.turn_seconds, offer)
         return self._turn.lend(peer, offer)
 
     async def _serve_data(self, request: web.Request) -> web.StreamResponse:
-        assert self._door is not None
+        assert self._proxy is not None
         self._in_use.add(request.protocol)
         try:
-            return await self._door.serve(request)
+            return await self._proxy.serve(request)
         finally:
             self._in_use.discard(request.protocol)
 
     async def _health(self, _: web.Request) -> web.Response:
         state: dict[str, object] = {"status": "ok", "protocol": PROTOCOL}
-        if self._door is not None:
-            state["data_proxy"] = self._door.counts()
+        if self._proxy is not None:
+            state["data_proxy"] = self._proxy.counts()
         return web.json_response(state)
 
     async def _tick(self) -> None:

@@ -16,7 +16,7 @@ from p2pnode.errors import DataError
 from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.prepare import Preparation
 from p2pnode.share import share
-from p2pnode.sources.door import Door
+from p2pnode.sources.proxied import DataProxy
 from p2pnode.sources.retry import Patience
 from p2pnode.train.data import Dataset, Source, open_dataset
 from p2pnode.train.tables import Need
@@ -55,7 +55,7 @@ class Bench:
         self.out = config.out
         self.out.mkdir()
         self.choice = TextChoice(url)
-        self.preparation = Preparation(config, self.choice, worker, self._show, Door())
+        self.preparation = Preparation(config, self.choice, worker, self._show, DataProxy())
 
     def _show(self, event: Any) -> None:
         self.shown.append(event)

@@ -20,8 +20,8 @@ import numpy as np
 from p2pnode.config import RunConfig
 from p2pnode.errors import DataError, SourceAwayError
 from p2pnode.limits import LIMITS
-from p2pnode.sources.door import Door, list_either
 from p2pnode.sources.listing import Listing, Skipped, list_files
+from p2pnode.sources.proxied import DataProxy, list_either
 from p2pnode.sources.retry import PATIENCE, Patience
 from p2pnode.sources.units import UnitFolder
 from p2pnode.train import corpus, files, tables
@@ -57,7 +57,7 @@ class Source:
     cache: Path | None = None
     """Folder for encoded row groups."""
     patience: Patience = PATIENCE
-    door: Door | None = None
+    proxy: DataProxy | None = None
     """To what the signaling server serves, for text whose manifest is known."""
 
     @property
@@ -330,24 +330,24 @@ def open_dataset(
 
 def _may_be_served(source: Source, manifest: Manifest | None) -> bool:
     """Whether the signaling server may have the text of this manifest."""
-    if manifest is None or manifest.kind == "builtin" or source.door is None:
+    if manifest is None or manifest.kind == "builtin" or source.proxy is None:
         return False
-    return source.door.offer is not None
+    return source.proxy.offer is not None
 
 
 def _listing(spec: str | None, source: Source, manifest: Manifest | None) -> Listing:
     """The files of a source. Who makes the manifest takes nothing from the signaling server, which
     would then choose the text; afterwards all that it sends is compared with the manifest."""
-    if spec is not None and (manifest is None or source.door is None):
+    if spec is not None and (manifest is None or source.proxy is None):
         return list_files(spec, LIMITS, source.patience)
     assert manifest is not None
-    assert source.door is not None
+    assert source.proxy is not None
     sizes = {
         # Of lines of JSON, the manifest has the size of what is read from them.
         entry.name: entry.size if manifest.kind == "table" or entry.form == "text" else None
         for entry in manifest.files
     }
-    return list_either(spec, sizes, source.door, LIMITS, source.patience)
+    return list_either(spec, sizes, source.proxy, LIMITS, source.patience)
 
 
 def _open_table(

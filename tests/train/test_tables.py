@@ -17,7 +17,7 @@ from p2pnode.limits import LIMITS
 from p2pnode.sources import blocks
 from p2pnode.sources import table as tables_module
 from p2pnode.sources import units as units_module
-from p2pnode.sources.door import Door, Offer
+from p2pnode.sources.proxied import DataProxy, Offer
 from p2pnode.sources.retry import Patience
 from p2pnode.sources.units import UnitFolder, Units
 from p2pnode.train.data import Dataset, Source, open_dataset
@@ -291,10 +291,10 @@ def test_wrong_bytes_are_found(tmp_path: Path, mode: str) -> None:
             open_dataset(source, manifest).slot(0, 0, run)
 
 
-def through(server: RangeServer, mode: str) -> Door:
-    door = Door()
-    door.offer = Offer(server.url(mode, ""), "token", 1)
-    return door
+def through(server: RangeServer, mode: str) -> DataProxy:
+    proxy = DataProxy()
+    proxy.offer = Offer(server.url(mode, ""), "token", 1)
+    return proxy
 
 
 def test_text_through_the_signaling_server(tmp_path: Path) -> None:
@@ -304,10 +304,10 @@ def test_text_through_the_signaling_server(tmp_path: Path) -> None:
     with RangeServer(tmp_path) as web, RangeServer(tmp_path) as own:
         own.away = True
         for spec in (None, own.url("ok", "t.parquet")):
-            source = Source(spec, patience=BRIEF, door=through(web, "ok"))
+            source = Source(spec, patience=BRIEF, proxy=through(web, "ok"))
             assert content(open_dataset(source, manifest)) == TEXTS
         with pytest.raises(DataError, match="give them with --data"):
-            open_dataset(Source(None, door=Door()), manifest)
+            open_dataset(Source(None, proxy=DataProxy()), manifest)
 
 
 @pytest.mark.parametrize("mode", ["flip", "liar", "html", "norange", "elsewhere"])
@@ -316,7 +316,7 @@ def test_a_signaling_server_that_lies_is_found_out(tmp_path: Path, mode: str) ->
     run = msgspec.structs.replace(RUN, data=manifest.hash())
     with RangeServer(tmp_path) as web:
         web.elsewhere = web.url("ok", "t.parquet")
-        source = Source(None, patience=BRIEF, door=through(web, mode))
+        source = Source(None, patience=BRIEF, proxy=through(web, mode))
         with pytest.raises(DataError):
             open_dataset(source, manifest).slot(0, 0, run)
 
@@ -330,7 +330,7 @@ def test_a_footer_of_others_is_not_decoded(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "t.parquet").write_bytes(raw)
     monkeypatch.setattr(pyarrow.parquet, "read_metadata", None)
     with RangeServer(tmp_path) as web:
-        source = Source(None, patience=BRIEF, door=through(web, "ok"))
+        source = Source(None, patience=BRIEF, proxy=through(web, "ok"))
         with pytest.raises(DataError, match="not the file that the run was started with"):
             open_dataset(source, manifest).slot(0, 0, run)
 
@@ -340,7 +340,7 @@ def test_who_makes_the_manifest_reads_nothing_from_the_signaling_server(tmp_path
     write(tmp_path / "t.parquet", TEXTS)
     with RangeServer(tmp_path) as web, RangeServer(tmp_path) as own:
         own.away = True
-        source = Source(own.url("ok", "t.parquet"), patience=BRIEF, door=through(web, "ok"))
+        source = Source(own.url("ok", "t.parquet"), patience=BRIEF, proxy=through(web, "ok"))
         with pytest.raises(SourceAwayError):
             open_dataset(source)
         assert web.requests == []
@@ -354,7 +354,7 @@ def test_plain_text_through_the_signaling_server(tmp_path: Path) -> None:
     )
     manifest = read(str(tmp_path)).manifest
     with RangeServer(tmp_path) as web:
-        source = Source(None, patience=BRIEF, door=through(web, "ok"))
+        source = Source(None, patience=BRIEF, proxy=through(web, "ok"))
         assert open_dataset(source, manifest).matches(manifest)
         (tmp_path / "b.jsonl").write_bytes(b'{"text": "something else"}')
         with pytest.raises(DataError, match="1 differ"):

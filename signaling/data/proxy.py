@@ -31,7 +31,7 @@ _AWAY_SECONDS = 5
 """After which a source that does not answer may be asked for again."""
 
 
-class DataDoor:
+class DataProxy:
     """The sources of one server. All methods are called on the event loop."""
 
     def __init__(

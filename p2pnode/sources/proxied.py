@@ -43,7 +43,7 @@ class Offer:
     sources: int
 
 
-class Door:
+class DataProxy:
     """The server's offer at the moment. Thread-safe."""
 
     def __init__(self, say: Callable[[str], object] = lambda text: None) -> None:
@@ -52,20 +52,20 @@ class Door:
         self.say = say
 
 
-class DoorFile(HttpFile):
+class ProxiedFile(HttpFile):
     """A file of one of the server's sources."""
 
-    def __init__(self, door: Door, source: int, name: str, patience: Patience) -> None:
-        offer = _offered(door)
+    def __init__(self, proxy: DataProxy, source: int, name: str, patience: Patience) -> None:
+        offer = _offered(proxy)
         super().__init__(f"{offer.address}{source}/{urllib.parse.quote(name)}", patience)
         self.name = f"{name} (through the signaling server)"
         self._opener = _direct
-        self._door = door
+        self._proxy = proxy
         self._path = f"{source}/{urllib.parse.quote(name)}"
 
     def _asked(self) -> tuple[str, dict[str, str]]:
         """As the offer is now: a new connection to the server has a new token."""
-        offer = self._door.offer
+        offer = self._proxy.offer
         if offer is None:
             raise Transient("there is no connection to the signaling server")
         return f"{offer.address}{self._path}", {"Authorization": f"Bearer {offer.token}"}
@@ -111,7 +111,7 @@ class EitherFile:
                 answer = question(self._own)
             except DataError as error:
                 self._own = None
-                if self._way.door.offer is None:
+                if self._way.proxy.offer is None:
                     raise
                 refused = error
             else:
@@ -136,7 +136,7 @@ class EitherFile:
     def _checked(self, file: Ranges) -> Ranges:
         """Raises DataError for another file of this name, or a page that says why there is none,
         if there is a chance that the server has the right one."""
-        if self._wanted is not None and self._way.door.offer is not None:
+        if self._wanted is not None and self._way.proxy.offer is not None:
             size = file.size
             if size != self._wanted:
                 raise DataError(f"{file.name} has {size} bytes; the run's has {self._wanted}.")
@@ -145,9 +145,9 @@ class EitherFile:
     def _found(self) -> Ranges:
         """The file in one of the server's sources. Raises DataError, SourceAwayError."""
         away: SourceAwayError | None = None
-        for source in range(_offered(self._way.door).sources):
+        for source in range(_offered(self._way.proxy).sources):
             try:
-                file = DoorFile(self._way.door, source, self.name, self._way.patience)
+                file = ProxiedFile(self._way.proxy, source, self.name, self._way.patience)
                 if self._wanted in (None, file.size):
                     return file
             except SourceAwayError as error:
@@ -160,8 +160,8 @@ class EitherFile:
 class Way:
     """Which way one text's files come at the moment. Thread-safe."""
 
-    def __init__(self, door: Door, patience: Patience) -> None:
-        self.door = door
+    def __init__(self, proxy: DataProxy, patience: Patience) -> None:
+        self.proxy = proxy
         self.patience = patience
         self.refused: DataError | None = None
         """Why not even a list of the files can be had from their own source."""
@@ -171,7 +171,7 @@ class Way:
 
     def own_counts(self) -> bool:
         """Whether the text's own source is worth a try."""
-        return self.door.offer is None or time.monotonic() >= self._own_at
+        return self.proxy.offer is None or time.monotonic() >= self._own_at
 
     def try_own(self) -> None:
         """Try the own source next."""
@@ -180,7 +180,7 @@ class Way:
     def own_answered(self) -> None:
         """The own source works."""
         if self._turned(through=False):
-            self.door.say("The text's own source answers again.")
+            self.proxy.say("The text's own source answers again.")
 
     def went_through(self, refused: DataError | None) -> None:
         """The server gave what the own source did not, if that was asked and is to blame."""
@@ -188,7 +188,7 @@ class Way:
             self._own_at = time.monotonic() + OWN_AGAIN_SECONDS
         if self._turned(through=True):
             why = refused or "There is no other source of the text here."
-            self.door.say(
+            self.proxy.say(
                 f"{why} It is read through the signaling server instead, and checked as ever."
             )
 
@@ -218,7 +218,7 @@ class EitherListing(Listing):
 def list_either(
     spec: str | None,
     sizes: Mapping[str, int | None],
-    door: Door,
+    proxy: DataProxy,
     limits: Limits = LIMITS,
     patience: Patience = PATIENCE,
 ) -> Listing:
@@ -227,13 +227,13 @@ def list_either(
     `sizes`: the files of the run's text, with their bytes if they are known. None for `spec`: this
     machine has no source of its own. Raises DataError, SourceAwayError.
     """
-    way = Way(door, patience)
+    way = Way(proxy, patience)
     own = None
     if spec is not None:
         try:
-            own = list_files(spec, limits, _brief(patience) if door.offer else patience)
+            own = list_files(spec, limits, _brief(patience) if proxy.offer else patience)
         except DataError as error:
-            if door.offer is None or is_local(spec):
+            if proxy.offer is None or is_local(spec):
                 raise
             way.refused = error
         else:
@@ -241,7 +241,7 @@ def list_either(
                 return own
     here = own.files if own is not None else ()
     names = {name for name, _ in here}
-    lacking = [(name, name) for name in sizes if name not in names] if door.offer else []
+    lacking = [(name, name) for name in sizes if name not in names] if proxy.offer else []
     return EitherListing(
         own.spec if own is not None else spec or "the signaling server",
         tuple(sorted((*here, *lacking), key=lambda file: file[0].encode("utf-8"))),
@@ -263,8 +263,8 @@ def _brief(patience: Patience) -> Patience:
     )
 
 
-def _offered(door: Door) -> Offer:
-    offer = door.offer
+def _offered(proxy: DataProxy) -> Offer:
+    offer = proxy.offer
     if offer is None:
         raise SourceAwayError("The signaling server serves no text at the moment.")
     return offer

@@ -204,14 +204,14 @@ async def test_who_waits_and_a_host_that_is_alone_get_no_token(http, folder):
         host = await group.join(group.host)
         await group.join(group.member)
         await receive(host, Loan)  # it has company now
-        assert list(server._door._held) == [0]
+        assert list(server._proxy._held) == [0]
 
 
 async def test_a_token_ends_with_its_connection(group):
     assert (await group.status(range_="bytes=5-1"))[0] == 416
     await group.at_member.close()
     await group.comes_to(401)
-    assert len(group.server._door._tokens) == len(group.server._door._held) == 1, "the host's"
+    assert len(group.server._proxy._tokens) == len(group.server._proxy._held) == 1, "the host's"
 
 
 async def test_who_is_put_out_reads_no_more(group):
@@ -402,7 +402,7 @@ async def test_a_reader_that_reads_nothing_is_given_up(http):
             )
             await seen(group, lambda counted: counted["answers"])
         assert (await counts(group))["bytes_served"] < 64 * BLOCK
-        assert server._door._meter.open == 0
+        assert server._proxy._meter.open == 0
 
 
 @pytest.mark.parametrize(
