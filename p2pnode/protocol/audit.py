@@ -55,6 +55,8 @@ class _Case:
     """Slots that the reference kernels compute, since those in use gave something else."""
     fast: tuple[SlotEvidence, ...] = ()
     """What those in use gave."""
+    later: list[Pledge] = dataclasses.field(default_factory=list)
+    """Pledges that came when others were doubted already: they contradict nobody yet."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,7 +114,7 @@ class Auditor:
     def _begin(self, pledge: Pledge) -> None:
         case = self._open.get((pledge.step, pledge.slots))
         if case is not None:
-            case.pledges.append(pledge)
+            (case.later if case.doubted else case.pledges).append(pledge)
             return
         steps = self._needed()
         if pledge.step not in steps and len(steps) >= STATES:
@@ -129,6 +131,8 @@ class Auditor:
             asked = case.doubted if event.reference else key[1]
             if key[0] == event.step and asked == event.slots and self._answers(case, event):
                 del self._open[key]
+                for pledge in case.later:
+                    self._begin(pledge)
         self.let_go(event.step)
 
     def _answers(self, case: _Case, event: Audited) -> bool:

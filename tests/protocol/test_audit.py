@@ -169,6 +169,20 @@ def test_a_difference_is_first_confirmed_by_the_reference() -> None:
     assert not bench.kinds(ef.LetGo), "the run goes back to it"
 
 
+def test_who_pledges_the_same_set_rightly_meanwhile_convicts_nobody() -> None:
+    """The reference then agrees with a pledge that the kernels in use have not contradicted."""
+    bench = always()
+    bench.tell(PEER, lie())
+    bench.feed(audited(SET))
+    bench.tell(THIRD, pledge(THIRD, SET))
+    effects = bench.feed(audited((2,), reference=True))
+    assert bench.kinds(ef.Diagnose, effects) == [ef.Diagnose(1, 2, PEER, LIE)]
+    assert bench.kinds(ef.Audit, effects) == [ef.Audit(1, SET)], "its turn comes now"
+    effects = bench.feed(audited(SET))
+    assert not bench.kinds(ef.Diagnose, effects)
+    assert bench.plans()[-1].excluded == (PEER,)
+
+
 def test_a_sum_unlike_its_slots_is_found() -> None:
     bench = always()
     bench.tell(PEER, pledge(PEER, SET, pieces=(b"p" * 32,) * m.PIECES))
