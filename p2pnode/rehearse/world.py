@@ -371,6 +371,8 @@ class World:
             relay = self.machines[first]
             if send.via is None:
                 self._deliver(machine.me, send.peer, raw, None)
+            elif self.now < relay.paused_until:  # who stands still passes nothing on
+                self.at(relay.paused_until, delivered)
             elif relay.up and not relay.released and relay.failed is None:
                 relay.feed(ev.Heard(machine.me, len(raw) if bulk else 0))
                 self._hop(

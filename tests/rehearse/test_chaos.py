@@ -94,7 +94,17 @@ def test_a_laggard_whose_state_is_denied_gets_the_right_one(run: Callable[[], No
     run()
 
 
-@pytest.mark.parametrize("seed", [20202, 558], ids=["apply", "gradient"])
+def test_an_audit_convicts_nobody_by_a_pledge_that_came_later() -> None:
+    """A slot is pledged by one with other text, doubted, and given to another meanwhile."""
+    assert not isinstance(attempt(write(3425).only([0])), str)
+
+
+def test_who_stands_still_passes_nothing_on() -> None:
+    """Two without a link talked through a frozen machine, took it for alive, and accused it."""
+    assert not isinstance(attempt(write(6293).only([0, 1, 5])), str)
+
+
+@pytest.mark.parametrize("seed", [20202, 558, 1775], ids=["apply", "gradient", "text"])
 def test_who_is_wrong_alone_is_excused_and_counted(seed: int) -> None:
     """The leader makes a step wrongly that it makes alone: others have nothing to compare with."""
     result = attempt(write(seed).only([0]))
