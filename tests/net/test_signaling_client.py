@@ -109,6 +109,8 @@ class Node:
             elif isinstance(event, Relayed):
                 out = self.admission.on_relayed(event.sender, event.sealed, loop.time())
                 self.carry_out(out)
+            elif isinstance(event, Offline):
+                self.view = None
             self.changed.set()
 
     async def tick(self):
@@ -232,7 +234,7 @@ async def test_room_is_kept_through_restarts_of_the_server():
                 await server.stop()
                 server = SignalingServer("127.0.0.1", server.port)
                 for node in (host, one, two):
-                    node.view = None
+                    await node.until(lambda n: n.view is None)
                 await server.start()
                 for node, role in ((host, "host"), (one, "member"), (two, "member")):
                     await node.until(lambda n: n.view is not None and len(n.view.members) == 3)
@@ -265,8 +267,11 @@ async def test_killed_server_process_and_a_new_empty_one():
             await one.until(lambda node: node.has_members(host, one))
             process.kill()
             await process.wait()
-            await host.until(lambda node: not node.client.online)
+            for node in (host, one):
+                await node.until(lambda n: n.view is None)
             process, _ = await start(port)
+            for node in (host, one):
+                await node.until(lambda n: n.view is not None and len(n.view.members) == 2)
             async with Node("late", url) as late:
                 await late.until(lambda node: node.has_members(host, one, late))
                 await one.until(lambda node: node.has_members(host, one, late))
