@@ -51,8 +51,11 @@ def use_threads(count: int) -> None:
 
     The reference forms use one.
     """
+    from .loader import no_collection
+
     try:
-        from .jit import threads
+        with no_collection():
+            from .jit import threads
     except Exception:  # a broken numba fails in many ways; `load` tells which
         return
     threads.use(count)

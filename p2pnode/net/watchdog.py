@@ -35,17 +35,20 @@ class StallReport:
 class Stalls:
     """The measuring without the loop: told the times at each look."""
 
-    def __init__(self, now: float, boot: float) -> None:
-        """now: monotonic time; boot: a clock that also runs while the machine sleeps."""
+    def __init__(self, now: float, boot: float, worked: float) -> None:
+        """now: monotonic time; boot: a clock that also runs while the machine sleeps; worked:
+        seconds for which the loop's thread has computed."""
         self._due = now + INTERVAL
+        self._worked = worked
         self._slept = boot - now
         self.worst = 0.0
         self.stalls = 0
         self.suspensions = 0
 
-    def look(self, now: float, boot: float) -> float:
+    def look(self, now: float, boot: float, worked: float) -> float:
         """Seconds by which this look came too late."""
         late = max(0.0, now - self._due)
+        own, self._worked = worked - self._worked, worked
         self._due = now + INTERVAL
         if boot - now - self._slept > SUSPENDED:
             self.suspensions += 1
@@ -56,7 +59,11 @@ class Stalls:
         if late > self.worst:
             self.worst = late
             if late > STALL:
-                log.warning("the event loop was held for %.0f ms", late * 1000)
+                log.warning(
+                    "the event loop was held for %.0f ms, %.0f of them by its own work, else by "
+                    "other threads or programs",
+                    *(late * 1000, own * 1000),
+                )
         return late
 
 
@@ -71,7 +78,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         """Inside the loop it is to watch."""
-        self._stalls = Stalls(time.monotonic(), boot_time())
+        self._stalls = Stalls(time.monotonic(), boot_time(), time.thread_time())
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="watchdog")
 
     def report(self) -> StallReport:
@@ -85,4 +92,4 @@ class Watchdog:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
-            self._stalls.look(time.monotonic(), boot_time())
+            self._stalls.look(time.monotonic(), boot_time(), time.thread_time())

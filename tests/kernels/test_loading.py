@@ -165,3 +165,25 @@ def test_threads_share_the_rows_and_pin_their_mode(monkeypatch: pytest.MonkeyPat
     assert sorted(parts) == [(0, 336), (336, 672), (672, 1000)]
     assert len(pinned) == 4
     assert threading.get_ident() not in pinned
+
+
+COLLECTIONS = """
+import gc
+full = []
+gc.collect()
+gc.callbacks.append(lambda phase, about: full.append(about) if about["generation"] == 2 else None)
+before = [[] for _ in range(1000)]
+import kernels
+kernels.use_threads(1)
+kernels.load()
+print(len(full), any(one is before for one in gc.get_objects()))
+"""
+
+
+def test_looking_through_everything_for_garbage_holds_nobody_up():
+    """A full collection holds the event loop too, for longer than a stall may last."""
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTIONS],
+        capture_output=True, text=True, check=True, cwd=ROOT, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.split() == ["0", "False"]
