@@ -61,6 +61,13 @@ def use_threads(count: int) -> None:
     threads.use(count)
 
 
+def will_compile() -> bool:
+    """Whether `load` will compile: not done yet here for this version. Imports numba."""
+    from .loader import will_compile as choose
+
+    return choose()
+
+
 def gates_digest() -> str:
     """SHA-256 (hex) over the reference outputs of the gates: a constant of the arithmetic."""
     from .gates import digest

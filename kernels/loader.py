@@ -30,9 +30,22 @@ def load(reference_only: bool = False) -> Kernels:
         return _compiled()
 
 
+def will_compile() -> bool:
+    """Whether `load` will have to compile, which takes memory too. Imports numba."""
+    if os.environ.get("P2PNODE_NO_NUMBA") == "1":
+        return False
+    try:
+        with no_collection():
+            from .jit.compile import is_complete
+    except Exception:  # as in `load`
+        return False
+    return not is_complete()
+
+
 def _compiled() -> Kernels:
     try:
         from . import jit
+        from .jit.compile import mark_complete
         from .jit.floatmode import pin
 
         pin()
@@ -44,6 +57,7 @@ def _compiled() -> Kernels:
         reason = gates.fault(name, forms[name])
         if reason is not None:
             forms[name], demoted[name] = reference.FORMS[name], reason
+    mark_complete()
     return Kernels("numba", forms, pin, demoted, spots=SpotChecks())
 
 

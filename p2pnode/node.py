@@ -276,7 +276,7 @@ class Node:
         else:
             config = state.config
         config, first = await prepare.given_weights(config, resumed=state is not None)
-        prepare.check_memory(config, dataset.manifest)
+        await prepare.check_memory(config, dataset.manifest)
         workshop = await prepare.workshop(config, dataset, first)
         blob = await prepare.blob(dataset)
         text = blob.root if blob is not None else b""
@@ -334,7 +334,7 @@ class Node:
         prepare = self._preparation
         try:
             manifest = await prepare.compute(parse_manifest, raw)
-            prepare.check_memory(chain.config, manifest)
+            await prepare.check_memory(chain.config, manifest)
             self._open_run(chain, raw)
             dataset = await prepare.find_text(manifest, chain.config, self._share, self._donors)
             first = None

@@ -1,7 +1,7 @@
 """What a run takes at this machine before its first step: memory, text, kernels, a first state.
 
-May import: first_weights, share, signatures, worker, protocol, train, sources, ui.events,
-node_config, config, limits, errors.
+May import: first_weights, free_memory, share, signatures, worker, protocol, train, sources,
+ui.events, node_config, config, limits, errors.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from p2pnode.errors import (
     SourceAwayError,
 )
 from p2pnode.first_weights import FirstWeights
+from p2pnode.free_memory import free_memory
 from p2pnode.limits import LIMITS
 from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.protocol.chain import END, Chain
@@ -160,11 +161,13 @@ class Preparation:
         source.serve(first.blob)
         return first
 
-    def check_memory(self, config: RunConfig, manifest: Manifest) -> None:
+    async def check_memory(self, config: RunConfig, manifest: Manifest) -> None:
         """Say what the run takes here. Raises MemoryNeedError if there is not as much."""
-        need = footprint(config, manifest.held_bytes, audits=self._config.audit > 0)
+        compiling = not self._config.reference and await self.compute(kernels.will_compile)
+        audits = self._config.audit > 0
+        need = footprint(config, manifest.held_bytes, audits=audits, compiling=compiling)
         here = psutil.Process().memory_info().rss
-        free = int(psutil.virtual_memory().available)
+        free = free_memory()
         if need.total - here > free:
             raise MemoryNeedError(
                 f"This run takes up to {megabytes(need.total)} of memory ({need}), and only "

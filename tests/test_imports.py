@@ -37,7 +37,7 @@ LAYERS = (
     ("p2pnode.sources",),
     ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
     ("p2pnode.memberships", "p2pnode.chain_file", "p2pnode.private_file"),
-    ("p2pnode.errors",),
+    ("p2pnode.errors", "p2pnode.free_memory"),
 )
 SOLE_IMPORTERS = {
     "aiortc": ("p2pnode.net", "p2pnode.bench"),

@@ -5,6 +5,7 @@ May import: numba.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import numba
 from numba.core import config as numba_config
+from numba.core.registry import cpu_target
 
 config: Any = numba_config
 Compiled = Callable[..., Any]
@@ -63,6 +65,28 @@ def cache_directory() -> Path | None:
 
 
 _CACHE = cache_directory()
+
+
+def _complete() -> Path | None:
+    """The file that says that everything has been compiled for this processor."""
+    if _CACHE is None:
+        return None
+    processor = repr(cpu_target.target_context.codegen().magic_tuple())
+    return _CACHE / f"complete-{hashlib.sha256(processor.encode()).hexdigest()[:16]}"
+
+
+def is_complete() -> bool:
+    """Whether everything has been compiled before for this processor, and was kept."""
+    path = _complete()
+    return path is not None and path.exists()
+
+
+def mark_complete() -> None:
+    """Everything has been compiled."""
+    path = _complete()
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.touch()
 
 
 def kernel(function: Compiled) -> Compiled:

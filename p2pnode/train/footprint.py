@@ -14,6 +14,8 @@ from p2pnode.train.layout import layout_of
 
 PROGRAM = 220 * MIB
 """Python, the libraries and the compiled kernels."""
+COMPILING = 260 * MIB
+"""What compiling the kernels takes on top and does not give back."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Footprint:
     activations: int
     """What one micro-batch keeps for its backward pass."""
     text: int
+    compiling: int = 0
+    """If the kernels have to be compiled first."""
 
     @property
     def total(self) -> int:
@@ -54,14 +58,18 @@ class Footprint:
             "activations": self.activations,
             "text": self.text,
         }
+        if self.compiling:
+            parts["compiling the kernels, this once"] = self.compiling
         text = ", ".join(f"{name} {megabytes(size)}" for name, size in parts.items())
         disk = f"; on disk, for the moment, averages {megabytes(self.spooled)}"
         return text + (disk if self.spooled else "")
 
 
-def footprint(config: RunConfig, text_bytes: int, *, audits: bool = True) -> Footprint:
+def footprint(
+    config: RunConfig, text_bytes: int, *, audits: bool = True, compiling: bool = False
+) -> Footprint:
     """Peak memory of one node. `text_bytes`: size of the training text; `audits`: whether it
-    computes work of others again."""
+    computes work of others again; `compiling`: whether the kernels must be compiled."""
     size = layout_of(config.model).size
     state = 3 * 4 * size
     kept = LIMITS.kept_steps * 4 * size
@@ -78,6 +86,7 @@ def footprint(config: RunConfig, text_bytes: int, *, audits: bool = True) -> Foo
         activations=config.tokens_per_slot * _per_token(config),
         # As read, as one text, and as handed to members that lack it.
         text=(3 if text_bytes <= LIMITS.shared_data_bytes else 2) * text_bytes,
+        compiling=COMPILING if compiling else 0,
     )
 
 

@@ -1,6 +1,7 @@
 """Memory stays flat over a long run."""
 
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -15,6 +16,27 @@ def test_a_node_takes_no_more_than_it_said(undisturbed: Demo) -> None:
     said = footprint(run_config("nano"), 0).total / 2**20
     peak = undisturbed.outcome["peak_rss_mb"]
     assert said / 2 < peak < said * 1.15, f"said {said:.0f} MiB, took {peak:.0f} MiB"
+
+
+def test_memory_for_compiling_is_told_once(tmp_path: Path) -> None:
+    """Twice the same, with a cache that is empty at first."""
+    alone = ("--start-when", "1", "--approve", "all", "--addresses", "loopback")
+    run = ("--preset", "nano", "--steps", "2", "--eval-every", "0")
+    told = []
+    for turn in ("cold", "warm"):
+        result = run_cli(
+            *("join", "--serve", "--port", "0", *alone, *run),
+            *("--home", str(tmp_path / "home"), "--out", str(tmp_path / turn)),
+            env={"NUMBA_CACHE_DIR": str(tmp_path)},
+        )
+        assert result.returncode == 0, result.stderr
+        said, taken = (
+            int("".join(re.findall(pattern, result.stdout)).replace(",", ""))
+            for pattern in (r"Takes up to ([\d,]+) MB", r"peak memory ([\d,]+) MB")
+        )
+        assert said / 2 < taken < said * 1.15
+        told.append("compiling the kernels, this once" in result.stdout)
+    assert told == [True, False]
 
 
 def test_memory_is_flat_over_500_steps(tmp_path: Path) -> None:

@@ -56,6 +56,14 @@ def test_the_parts_are_counted() -> None:
     assert footprint(config, large).text == 2 * large, "too much to be handed to members"
 
 
+def test_compiling_takes_memory_too() -> None:
+    config = run_config("nano")
+    warm, cold = footprint(config, 0), footprint(config, 0, compiling=True)
+    assert cold.total - warm.total == module.COMPILING
+    assert "compiling" in str(cold)
+    assert "compiling" not in str(warm)
+
+
 def test_of_a_large_model_most_averages_lie_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     config = run_config("tiny")
     step = 4 * layout_of(config.model).size
