@@ -24,7 +24,7 @@ from p2pnode.net.ice_servers import IceServer
 from p2pnode.net.mesh import Mesh
 from p2pnode.net.signals import decode_signal, encode_signal
 
-FAST = dataclasses.replace(LIMITS, silence=1.5, heartbeat=0.2, reconnect=0.5, handshake=5.0)
+FAST = dataclasses.replace(LIMITS, silence=3.0, heartbeat=0.2, reconnect=0.5, handshake=5.0)
 
 
 def say(**what: object) -> None:

@@ -135,7 +135,7 @@ async def test_a_peer_whose_loop_is_held_again_and_again_keeps_its_link(pair):
     child = await begin()
     await until(lambda: node.ups(CHILD) and child.count("up"))
     data = bytes(range(256)) * 1024
-    child.tell(hold=[FAST.silence / 3, 6])
+    child.tell(hold=[FAST.silence / 6, 12])
     node.mesh.send(CHILD, [data], Priority.SHARD)
     await until(lambda: child.count("held") and node.messages() == [data])
     assert not node.downs(CHILD)
