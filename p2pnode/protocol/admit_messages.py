@@ -14,7 +14,7 @@ from msgspec import Meta
 from p2pnode.protocol.envelope import BODY_BYTES
 from signaling.messages import Bytes32
 
-NODE_PROTOCOL = 2
+NODE_PROTOCOL = 3
 """Version of what nodes say to each other; nodes of different versions do not train together."""
 
 KNOCK = "knock"
