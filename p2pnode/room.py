@@ -428,12 +428,11 @@ class Room:
         )
 
     def _ask_next(self) -> None:
-        """Put the oldest pending request into the prompt."""
-        waiting = self._admission.waiting
-        peer = self._asked = next(iter(waiting), None)
+        """Put the oldest pending request into the prompt, but for those that were put off."""
+        peer = self._asked = self._admission.to_ask
         question = None
         if peer is not None:
-            question = f"Let {waiting[peer]} ({short_id(peer)}) in?"
+            question = f"Let {self._admission.waiting[peer]} ({short_id(peer)}) in?"
             if words := self._admission.words(peer):
                 question = f"{question} Only if its terminal shows: {words}."
         elif unsure := self._admission.unsure_of:

@@ -37,6 +37,7 @@ from p2pnode.net.relay import Relays
 from p2pnode.net.signals import Answer, Gone, Offer, Signal
 from p2pnode.net.watchdog import boot_time
 from p2pnode.protocol.frames import RUN_TAG_BYTES, BufferLike, Channel, Kind, pack_relay
+from p2pnode.protocol.identity import short_id
 from p2pnode.protocol.text import visible
 
 log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class Mesh:
                 attempt.answered.set_result(signal)
             return
         if peer > self._me:
-            log.info("ignored an offer of %s: it is ours to offer", peer.hex()[:8])
+            log.info("ignored an offer of %s: it is ours to offer", short_id(peer))
             return
         if self._loop.time() < state.refused_until:
             return
@@ -310,7 +311,7 @@ class Mesh:
         )
         state.attempt = attempt
         state.task = self._loop.create_task(
-            self._connect(peer, state, attempt, offer), name=f"link {peer.hex()[:8]}"
+            self._connect(peer, state, attempt, offer), name=f"link {short_id(peer)}"
         )
 
     async def _connect(
@@ -371,7 +372,7 @@ class Mesh:
         if fault:
             pause = self._limits.reconnect
             state.refused_until = self._loop.time() + pause / 2
-            log.warning("peer %s %s", peer.hex()[:8], visible(str(error)))
+            log.warning("peer %s %s", short_id(peer), visible(str(error)))
         state.retry_at = self._loop.time() + pause * (0.5 + self._jitter() / 2)
         self._end(peer, str(error), fault=fault)
 
@@ -393,7 +394,7 @@ class Mesh:
             self._relays.neighbour_lost(peer)
             self._emit(LinkDown(peer, reason, fault))
         elif attempt is not None:
-            log.debug("no connection to %s: %s", peer.hex()[:8], reason)
+            log.debug("no connection to %s: %s", short_id(peer), reason)
 
     # Relaying.
 

@@ -3,7 +3,8 @@
 A relayed link is an ordinary `Link` over a `Transport` whose frames are sealed for the other end
 and handed to the neighbour. The neighbour sees who talks to whom and how much, nothing else; it
 keeps a bounded queue and may lose frames, which ends the session and begins a new one.
-No tasks, no timers. May import: errors, limits, protocol.frames; of net: events, link, seal.
+No tasks, no timers. May import: errors, limits, protocol.frames, protocol.identity; of net: events,
+link, seal.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from p2pnode.protocol.frames import (
     Kind,
     pack_relay,
 )
+from p2pnode.protocol.identity import short_id
 
 log = logging.getLogger(__name__)
 
@@ -309,7 +311,7 @@ class Relays:
 
     def _refuse(self, peer: PeerId, error: PeerError) -> None:
         """Nothing more of this peer for a while."""
-        log.info("peer %s %s", peer.hex()[:8], error)
+        log.info("peer %s %s", short_id(peer), error)
         self.drop(peer)
         self._refused_until[peer] = self._clock() + self._limits.reconnect
 

@@ -149,6 +149,11 @@ class Admission:
         """Peers that wait for this host's decision, with their names, in order of arrival."""
         return self._list.names()
 
+    @property
+    def to_ask(self) -> PeerId | None:
+        """The waiting peer that the owner is to be asked about now."""
+        return self._list.to_ask()
+
     def words(self, peer: PeerId) -> str:
         """Words that a waiting peer's terminal must show; empty for one that has the code."""
         return self._list.words(peer)
@@ -277,7 +282,9 @@ class Admission:
         """Let a waiting peer in. Raises UsageError if it does not wait."""
         member = self._list.get(peer)
         if self.roster is None or len(self.roster.members) >= MAX_MEMBERS:
-            return [self._decide(peer, Decision("later", "full"))]
+            self._list.put_off(peer)
+            full = f"The room is full: {member.name} ({short_id(peer)}) waits."
+            return [Note(full), self._decide(peer, Decision("later", "full"))]
         self._list.remove(peer)
         return [KnockGone(peer), self._know(member), *self._let_in(member, self.roster)]
 
@@ -294,9 +301,11 @@ class Admission:
         return [Decided(peer, member.name, "blocked"), *self.refuse(peer)]
 
     def later(self, peer: PeerId) -> list[Effect]:
-        """Tell a waiting peer that it has been seen and must be patient. Raises UsageError."""
-        self._list.get(peer)
-        return [self._decide(peer, Decision("later"))]
+        """Tell a waiting peer that it has been seen and must be patient, and ask about the next
+        one. Raises UsageError."""
+        name = self._list.put_off(peer).name
+        put_off = f"{name} ({short_id(peer)}) waits; `yes {short_id(peer)}` lets it in."
+        return [Note(put_off), self._decide(peer, Decision("later"))]
 
     def kick(self, peer: PeerId) -> list[Effect]:
         """Remove a member by a new epoch. Raises UsageError if it is none, or the host itself."""

@@ -1,6 +1,6 @@
 """The facts that all parts of a step core share, and the list of effects they write to.
 
-May import: effects, messages, peers, plan, setup. Holds data; decides nothing.
+May import: effects, identity, messages, peers, plan, setup. Holds data; decides nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from msgspec import structs
 
 from p2pnode.protocol.effects import Effect, Ending, Failed, Fault, Kind, Report, Send
+from p2pnode.protocol.identity import short_id
 from p2pnode.protocol.messages import (
     Buffer,
     Message,
@@ -25,8 +26,8 @@ from p2pnode.protocol.setup import Setup
 
 
 def short(peer: PeerId) -> str:
-    """How a peer is named in reports; the user interface knows better names."""
-    return peer.hex()[:8]
+    """How a peer is named in reports: by the id that the prompt and `peers` show."""
+    return short_id(peer)
 
 
 class Board:

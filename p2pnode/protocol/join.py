@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from p2pnode.protocol.board import Board, short
+from p2pnode.protocol.board import Board
 from p2pnode.protocol.effects import Freeze, Kind, Load, Recall, Store
 from p2pnode.protocol.events import Frozen, LoadRefused, Recalled
 from p2pnode.protocol.fetch import Blob, Fetcher
@@ -189,7 +189,7 @@ class CatchUp:
         """The bytes are no valid state: whoever froze them is wrong; try another offer."""
         if self._target is not None:
             self._refused.add(self._target.root)
-            offer = short(self._target.root)
+            offer = self._target.root.hex()[:8]
             self._board.report(
                 Kind.CATCH_UP, f"state {offer} of step {event.step} is invalid: {event.reason}"
             )

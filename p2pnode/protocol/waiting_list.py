@@ -22,10 +22,22 @@ class WaitingList:
     def __init__(self) -> None:
         self._waiting: dict[PeerId, Member] = {}
         self._words: dict[PeerId, str] = {}
+        self._put_off: set[PeerId] = set()
         self._dismissed: dict[PeerId, None] = {}
 
     def names(self) -> dict[PeerId, str]:
         return {peer: member.name for peer, member in self._waiting.items()}
+
+    def to_ask(self) -> PeerId | None:
+        """Whom the owner is to be asked about: who came first of those not put off."""
+        return next((peer for peer in self._waiting if peer not in self._put_off), None)
+
+    def put_off(self, peer: PeerId) -> Member:
+        """Ask about the others first; this one waits until it is named, or comes anew. Raises
+        UsageError if it does not wait."""
+        member = self.get(peer)
+        self._put_off.add(peer)
+        return member
 
     def words(self, peer: PeerId) -> str:
         """What the owner is to compare before it lets this peer in; empty: nothing."""
@@ -37,6 +49,8 @@ class WaitingList:
         is_new = member.id not in self._waiting or self._words[member.id] != words
         self._waiting[member.id] = member
         self._words[member.id] = words
+        if is_new:
+            self._put_off.discard(member.id)
         return is_new
 
     def is_full_for(self, peer: PeerId) -> bool:
@@ -52,15 +66,19 @@ class WaitingList:
     def remove(self, peer: PeerId) -> Member:
         """The peer has been decided on. Raises UsageError if it does not wait."""
         member = self.get(peer)
-        del self._waiting[peer], self._words[peer]
+        self._forget(peer)
         return member
 
     def keep_only(self, present: Container[PeerId]) -> list[PeerId]:
         """Drop those who have left; returns them."""
         gone = [peer for peer in self._waiting if peer not in present]
         for peer in gone:
-            del self._waiting[peer], self._words[peer]
+            self._forget(peer)
         return gone
+
+    def _forget(self, peer: PeerId) -> None:
+        del self._waiting[peer], self._words[peer]
+        self._put_off.discard(peer)
 
     def dismiss(self, peer: PeerId) -> None:
         """Remember that this peer was turned away."""

@@ -13,7 +13,8 @@ from p2pnode.protocol.identity import PeerId, short_id
 from p2pnode.ui.events import Event, Info, Warn
 
 HELP = """commands:
-  y, n, l, b      answer the question in the prompt: yes, no, later, or block it for good
+  y, n, l, b      answer the question in the prompt: yes, no, later (the next one is asked about
+                  meanwhile), or block it for good
   yes ID, no ID   answer for another waiting machine (ID as shown, its beginning suffices)
   start           host: begin the run with the machines that are connected
   peers           who is in the room, and who waits
@@ -25,6 +26,7 @@ HELP = """commands:
 
 _ANSWERS = {"y": "yes", "yes": "yes", "n": "no", "no": "no", "l": "later", "later": "later"}
 _ANSWERS |= {"b": "block", "block": "block"}
+_ALONE = frozenset({"peers", "help", "start", "stop", "quit", "exit", "leave"})
 
 
 class Actions(Protocol):
@@ -60,6 +62,8 @@ class Commands:
             self._show(Warn(text=str(error)))
 
     def _do(self, command: str, rest: list[str]) -> None:
+        if command in _ALONE and rest:  # a sentence that begins like a command is none
+            raise UsageError(f"{command} stands alone; there is nothing to add to it")
         if command in _ANSWERS:
             self._node.decide(self._whom(rest), _ANSWERS[command])
         elif command == "kick":
@@ -106,7 +110,11 @@ class Commands:
         if rest:
             return self._find(rest, self._node.waiting())
         if self._node.asked is None:
-            raise UsageError("nobody is waiting")
+            raise UsageError(
+                "say whom you mean by its id; `peers` shows who waits"
+                if self._node.waiting()
+                else "nobody is waiting"
+            )
         return self._node.asked
 
     @staticmethod

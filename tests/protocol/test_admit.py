@@ -12,7 +12,7 @@ from p2pnode.protocol import admit_effects as effects
 from p2pnode.protocol.admit_messages import NODE_PROTOCOL, Decision, Knock
 from p2pnode.protocol.box import seal
 from p2pnode.protocol.envelope import Channel
-from p2pnode.protocol.identity import Identity
+from p2pnode.protocol.identity import Identity, short_id
 from p2pnode.protocol.roster import Member, sign_roster
 from signaling.limits import LIMITS
 from signaling.messages import MAX_MEMBERS, MAX_WAITING, Relay, View
@@ -94,6 +94,24 @@ def test_later_keeps_the_guest_waiting(world):
     assert guest.id in host.admission.waiting
     world.carry_out(host, host.admission.approve(guest.id))
     assert guest.admission.roster is not None
+
+
+def test_later_asks_about_the_next_one_meanwhile(world):
+    host, one, two = Node("host"), Node("one"), Node("two")
+    for node in (host, one, two):
+        world.connect(node)
+    assert host.admission.to_ask == one.id
+    world.carry_out(host, host.admission.later(one.id))
+    assert host.admission.to_ask == two.id
+    assert short_id(one.id) in host.of(effects.Note)[-1].text
+    world.carry_out(host, host.admission.later(two.id))
+    assert host.admission.to_ask is None
+    assert set(host.admission.waiting) == {one.id, two.id}
+    world.carry_out(host, host.admission.approve(one.id))
+    assert one.admission.roster is not None
+    world.disconnect(two)
+    world.connect(two)
+    assert host.admission.to_ask == two.id, "whoever comes anew is asked about anew"
 
 
 def test_guest_that_leaves_stops_waiting(world):
@@ -766,6 +784,8 @@ def test_full_room_says_later(world):
     world.connect(guest)
     world.carry_out(host, host.admission.approve(guest.id))
     assert "The room is full" in guest.of(effects.Note)[-1].text
+    assert "The room is full" in host.of(effects.Note)[-1].text
+    assert host.admission.to_ask is None
     assert guest.admission.roster is None
     world.carry_out(host, host.admission.kick(others[0].id))
     world.carry_out(host, host.admission.approve(guest.id))

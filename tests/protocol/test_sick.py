@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pnode.protocol import effects as ef
+from p2pnode.protocol.identity import short_id
 from p2pnode.protocol.messages import Contribution
 from p2pnode.rehearse.defects import Defects
 from p2pnode.rehearse.oracle import check, over
@@ -38,7 +39,7 @@ def test_wrong_apply_is_confessed_with_step_and_tensor(sick: int) -> None:
     assert failed is not None
     assert failed.fault is ef.Fault.DIVERGENCE
     texts = run.reports(ef.Kind.REFUSED, f"n{1 - sick}")
-    name = run.nodes[sick].me.hex()[:8]
+    name = short_id(run.nodes[sick].me)
     assert any(name in text and "step 5" in text and "layers.0.attn" in text for text in texts)
 
 

@@ -12,7 +12,7 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol.audit import Auditor
 from p2pnode.protocol.chain import END, Chain
 from p2pnode.protocol.ending import Finish
-from p2pnode.protocol.identity import Identity, PeerId
+from p2pnode.protocol.identity import Identity, PeerId, short_id
 from p2pnode.rehearse import toy
 from p2pnode.rehearse.defects import Defects
 from p2pnode.rehearse.oracle import over, undetected
@@ -50,7 +50,7 @@ def found_everywhere(count: int, sick: int, step: int, what: str = "wrong_gradie
     liar = run.nodes[sick]
     assert not undetected(run.world)
     assert liar.failed is not None
-    texts = [text for text in run.reports(ef.Kind.REFUSED) if liar.me.hex()[:8] in text]
+    texts = [text for text in run.reports(ef.Kind.REFUSED) if short_id(liar.me) in text]
     assert any(LIES[what] in text for text in texts)
     for node in run.nodes:
         if node is not liar:

@@ -114,6 +114,9 @@ def test_commands(
         ("kick bobb", "no machine"),  # it waits; it is no member
         ("yes meme", "no machine"),  # a member; it does not wait
         ("kick meme", "cannot be removed"),
+        ("stop the presses", "stop stands alone"),
+        ("start now", "start stands alone"),
+        ("quit smoking", "quit stands alone"),
         ("\x1b[2J", "no command '\\x1b[2j'"),
     ],
 )
@@ -151,10 +154,21 @@ def test_an_answer_with_nobody_waiting(
     commands: Commands, node: FakeNode, shown: list[Event]
 ) -> None:
     node.asked = None
+    node.waits = {}
     commands.line("y")
     assert node.did == []
     assert isinstance(shown[0], Warn)
     assert "nobody is waiting" in shown[0].text
+
+
+def test_an_answer_without_a_question_names_no_machine(
+    commands: Commands, node: FakeNode, shown: list[Event]
+) -> None:
+    node.asked = None  # all who wait were put off
+    commands.line("y")
+    assert node.did == []
+    assert isinstance(shown[0], Warn)
+    assert "by its id" in shown[0].text
 
 
 @pytest.mark.parametrize("line", ["", "   ", "\t"])
