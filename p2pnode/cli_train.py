@@ -348,6 +348,8 @@ def _join(arguments: argparse.Namespace) -> int:
     if arguments.nearby and (arguments.room or arguments.room_file):
         raise UsageError("--nearby is for joining without a room code; give one or the other")
     invite = parse_invite(given) if given is not None and not arguments.nearby else Invite("")
+    if arguments.guest and not invite.code and not arguments.nearby:
+        raise UsageError("--guest joins a room that is there: give the host's code with --room")
     server = arguments.signal or invite.server
     if arguments.serve and server:
         raise UsageError("--serve starts a signaling server here; leave out the other server")

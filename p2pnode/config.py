@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from typing import Annotated
 
 import msgspec
@@ -173,9 +174,19 @@ def parse_run_config(raw: bytes) -> RunConfig:
     try:
         config = msgspec.json.decode(raw, type=RunConfig)
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"not a run configuration: {told(error)}") from None
+        raise ConfigError(_sentence(told(error))) from None
     config.check()
     return config
+
+
+def _sentence(error: str) -> str:
+    """The library's words about one number that is out of bounds, as its owner would say it."""
+    if bound := re.fullmatch(r"Expected `int` (<=|>=) (\d+) - at `\$\.(?:model\.)?(\w+)`", error):
+        sign, number, name = bound.groups()
+        return f"{name} must be at {'most' if sign == '<=' else 'least'} {int(number):,}"
+    if number := re.fullmatch(r"Expected `float`, got `null` - at `\$\.(\w+)`", error):
+        return f"{number[1]} must be a finite number"  # JSON has no other ones
+    return f"not a run configuration: {error}"
 
 
 class Preset(msgspec.Struct, frozen=True):

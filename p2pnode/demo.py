@@ -68,6 +68,11 @@ class Plan:
         for node, _ in self.kills:
             if node not in known:
                 raise UsageError(f"--kill {node}: there is no node {node}")
+        last = self.options.config(arithmetic_version=1, gates_digest="0" * 64, data="0" * 64).steps
+        for name, faults in (("kill", self.kills), ("join", self.joins)):
+            for node, step in faults:
+                if step > last:
+                    raise UsageError(f"--{name} {node}@{step}: the run has {last} steps")
         for node in self.reference:
             if node not in known:
                 raise UsageError(f"--reference-nodes {node}: there is no node {node}")
@@ -85,7 +90,10 @@ def next_folder(base: Path) -> Path:
 def demo(plan: Plan) -> int:
     """Run the demo to its end; 0 if every surviving node printed the same hash."""
     plan.check()
-    plan.out.mkdir(parents=True, exist_ok=True)
+    try:
+        plan.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out: cannot make the folder {plan.out}: {error.strerror}.") from None
     _end_as_by_ctrl_c()
     return asyncio.run(_demo(plan))
 

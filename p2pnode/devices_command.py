@@ -5,6 +5,7 @@ May import: everything but cli and demo.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -20,8 +21,11 @@ def devices(home: Path, action: Action, identifier: str | None) -> int:
     if action == "list":
         if identifier is not None:
             raise UsageError("devices list takes no id")
-        for device in store.all():
+        devices = store.all()
+        for device in devices:
             print(_line(device))
+        if not devices:
+            print("No machine has been let in, blocked or followed yet.", file=sys.stderr)
         return 0
     device = _find(store, identifier)
     try:

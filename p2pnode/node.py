@@ -69,6 +69,11 @@ from p2pnode.worker import Worker
 
 _chance = secrets.SystemRandom()
 """Draws what is audited: nobody can know it before."""
+_NOBODY_TYPES = (
+    "nobody can type `start` here: run this host in a terminal, or give it --start-when N, and "
+    "--approve all or known."
+)
+
 READY_SECONDS = 60.0
 """How long a starting host waits for connected nodes to prepare; later ones join while it runs."""
 LEDGER_SECONDS = 3.0
@@ -188,6 +193,8 @@ class Node:
     # What happens in the room
 
     def on_host(self) -> None:
+        if not self._console.can_type and self._config.start_when is None:
+            self._console.show(Warn(text=_NOBODY_TYPES))
         self._maybe_start()
 
     def on_refused(self, error: Exception) -> None:

@@ -9,6 +9,7 @@ May import: data, grouping, limits, messages, outgoing, page, rooms, stun, turn.
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import secrets
 import socket
@@ -211,6 +212,12 @@ class SignalingServer:
         raise AssertionError("unreachable")
 
     def _bind_text(self, kind: str, error: OSError) -> str:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return f"{self.host} is no address of this machine; 0.0.0.0 listens on all of them."
+        if error.errno == errno.EACCES:
+            return (
+                f"This user may not listen on port {self.port}; ports from 1024 on are free to all."
+            )
         return (
             f"Cannot listen on {self.host} port {self.port} ({kind}: {error.strerror}). Another "
             "program may use the port; choose another one with --port, or 0 for any."

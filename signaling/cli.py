@@ -52,10 +52,9 @@ Exit codes: 0 stopped as asked, 2 wrong usage, 11 address in use."""
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65_535:
-        raise ValueError(text)
-    return port
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535; 0 takes a free one)")
+    return int(text)
 
 
 def _network(text: str) -> Network:

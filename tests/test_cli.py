@@ -359,6 +359,8 @@ def test_home_from_the_environment(
             errors.UsageError,
             "only at a server on this machine",
         ),
+        (["join", "--guest", "--signal", HTTP], errors.UsageError, "give the host's code"),
+        (["join", "--guest", "--serve"], errors.UsageError, "give the host's code"),
         (["join", "--signal", HTTP, "--room", ""], errors.RoomCodeError, "empty"),
         (["join", "--signal", HTTP, "--room-file", os.devnull], errors.RoomCodeError, "empty"),
         (["join", "--signal", HTTP, "--room", f"@{HTTP}"], errors.RoomCodeError, "empty"),

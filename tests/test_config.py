@@ -370,7 +370,9 @@ def test_changing_again_at_an_earlier_step_forgets_the_later_settings() -> None:
         (0, {"steps": 50}, "no step yet"),
         (10, {"steps": 10}, "must be more"),
         (10, {"lr": 2.0}, "lr is"),
-        (10, {"warmup": -1}, "not a run configuration"),
+        (10, {"warmup": -1}, "warmup must be at least 0"),
+        (10, {"lr": math.nan}, "lr must be a finite number"),
+        (10, {"steps": 10**30}, "steps must be at most 10,000,000"),
     ],
 )
 def test_changes_that_no_run_takes(after: int, settings: dict[str, object], said: str) -> None:

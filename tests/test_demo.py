@@ -64,6 +64,8 @@ def test_good_plans(plan: Callable[..., Plan]) -> None:
     ("changes", "words"),
     [
         ({"kills": ((4, 5),)}, "no node 4"),
+        ({"kills": ((2, 201),)}, "--kill 2@201: the run has 10 steps"),
+        ({"joins": ((4, 201),)}, "--join 4@201: the run has 10 steps"),
         ({"joins": ((3, 5),)}, "node 3 is there already"),
         ({"joins": ((4, 5), (4, 6))}, "node 4 is there already"),
         ({"kills": ((1, 5), (2, 5), (3, 5))}, "no node to finish"),
@@ -77,6 +79,14 @@ def test_plans_that_cannot_be(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         plan(**changes).check()
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(
+    plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot make the folder"):
+        demo_module.demo(plan(out=tmp_path / "file" / "below"))
 
 
 def test_an_impossible_run_is_known_at_once(plan: Callable[..., Plan]) -> None:

@@ -96,6 +96,7 @@ def test_the_command(store: Devices, capsys: pytest.CaptureFixture[str]) -> None
         said = capsys.readouterr()
         return code, said.out + said.err
 
+    assert run() == (0, "No machine has been let in, blocked or followed yet.\n")
     store.decide(ONE, "one", "known")
     store.decide(TWO, "two", "blocked")
     one, two = short_id(ONE), short_id(TWO)

@@ -23,7 +23,7 @@ def server_url(text: str) -> URL:
     A text without a scheme means plain ws and port 8765; a path before `/ws` is kept, for servers
     behind a proxy. Raises UsageError for anything else.
     """
-    bare = "://" not in text
+    bare = "://" not in f"{text}//"  # `http://` may have lost its slashes on the way
     try:
         if len(text) > MAX_CHARS:
             raise ValueError

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 class Console(Protocol):
     """Shows events; may deliver typed lines."""
 
+    @property
+    def can_type(self) -> bool:
+        """Whether an owner can answer and type commands here."""
+
     def show(self, event: Event) -> None:
         """Show one event now. Called from the event loop; must not block."""
 
@@ -37,6 +41,8 @@ class Console(Protocol):
 
 class JsonConsole:
     """Every event as one line of JSON, for programs."""
+
+    can_type = False
 
     def __init__(self, out: TextIO | Printer) -> None:
         self._out = out
@@ -53,6 +59,8 @@ class JsonConsole:
 
 class PlainConsole:
     """Sentences, one a line, for pipes and log files; steps at most once a second."""
+
+    can_type = False
 
     def __init__(self, clock: Callable[[], float], out: TextIO | Printer) -> None:
         self._out = out
@@ -103,6 +111,7 @@ class PromptConsole:
     """
 
     PROMPT = "p2pnode> "
+    can_type = True
 
     def __init__(self, clock: Callable[[], float]) -> None:
         from prompt_toolkit import PromptSession
@@ -199,6 +208,10 @@ class EventLog:
                 self._file = None
                 self._inner.show(Warn(text=f"The event log ends here: {error.strerror}."))
         self._inner.show(event)
+
+    @property
+    def can_type(self) -> bool:
+        return self._inner.can_type
 
     def ask(self, question: str | None) -> None:
         self._inner.ask(question)

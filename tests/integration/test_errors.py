@@ -103,6 +103,21 @@ async def test_port_in_use(server: str, home: list[str]) -> None:
     assert "Traceback" not in serve.stderr
 
 
+async def test_a_host_at_which_nobody_can_type_says_so(server: str, home: list[str]) -> None:
+    def said_by_host() -> str:
+        join = (sys.executable, "-m", "p2pnode", "join", "--signal", server, "--room", CODE, *home)
+        with subprocess.Popen(
+            join, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        ) as host:
+            assert host.stdout is not None
+            line = next((line for line in host.stdout if "--start-when" in line), "")
+            host.terminate()
+        assert host.returncode == 0
+        return line
+
+    assert "nobody can type" in await asyncio.to_thread(said_by_host)
+
+
 async def test_missing_data(server: str, home: list[str], tmp_path: Path) -> None:
     said = await asyncio.to_thread(
         fails,

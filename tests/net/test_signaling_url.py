@@ -32,6 +32,7 @@ def test_forms(typed, meant):
     [
         "",
         "http://",
+        "http:",
         "ftp://example.org",
         "example.org:port",
         "http://user:word@example.org",

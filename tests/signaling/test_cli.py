@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 import pathlib
 import re
 import resource
@@ -17,6 +19,7 @@ from aiohttp import ClientSession, WSCloseCode, WSMsgType
 
 import signaling
 from signaling import cli
+from signaling.app import SignalingServer
 from signaling.messages import Group, Nearby, decode_from_server, encode
 from tests.signaling.peers import self_signed
 
@@ -164,13 +167,34 @@ def test_taken_port_is_a_sentence_and_an_exit_code():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--port", "65536"], ["--port", "-1"], ["--port", "x"], ["--nonsense"]]
+    ("reason", "words"),
+    [
+        (errno.EADDRNOTAVAIL, "198.51.100.7 is no address of this machine"),
+        (errno.EACCES, "may not listen on port 80"),
+        (errno.EADDRINUSE, "Another program may use the port"),
+    ],
 )
-def test_wrong_usage(arguments, capsys):
+def test_what_keeps_a_server_from_listening_is_told(reason, words):
+    server = SignalingServer("198.51.100.7", 80)
+    assert words in server._bind_text("TCP", OSError(reason, os.strerror(reason)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--port", "65536"], "'65536' is not a port"),
+        (["--port", "-1"], "'-1' is not a port"),
+        (["--port", "x"], "'x' is not a port"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_wrong_usage(arguments, words, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["serve", *arguments])
     assert stopped.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "usage:" in said
+    assert words in said
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
