@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import secrets
+from collections.abc import Sequence
 from typing import Protocol
 
 from yarl import URL
@@ -315,6 +316,10 @@ class Room:
     def waiting(self) -> dict[PeerId, str]:
         """Peers that wait for this host's decision, with their names."""
         return self._admission.waiting
+
+    def signers(self) -> tuple[Sequence[PeerId], Sequence[PeerId]]:
+        """Who may sign a record, in join order, and who could before it was removed."""
+        return (self.roster.ids, self.roster.removed) if self.roster is not None else ((), ())
 
     def name(self, peer: PeerId) -> str:
         """A member's name, cleaned for display."""

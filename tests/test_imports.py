@@ -21,6 +21,7 @@ LAYERS = (
         *("p2pnode.reproduce_command", "p2pnode.verify_command", "p2pnode.report_command"),
     ),
     ("p2pnode.node",),
+    ("p2pnode.run",),
     ("p2pnode.prepare",),
     ("p2pnode.first_weights", "p2pnode.texts"),
     (
@@ -28,7 +29,7 @@ LAYERS = (
         "p2pnode.ledger_share",
         "p2pnode.sampling",
     ),
-    ("p2pnode.audits",),
+    ("p2pnode.audits", "p2pnode.tasks"),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),
     ("p2pnode.bundle", "p2pnode.export", "p2pnode.keeper", "p2pnode.signatures"),
     ("p2pnode.supply",),
@@ -51,6 +52,8 @@ SOLE_IMPORTERS = {
     "asyncio": (
         *("p2pnode.cli_train", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
         *(
+            "p2pnode.run",
+            "p2pnode.tasks",
             "p2pnode.session",
             "p2pnode.share",
             "p2pnode.ledger_share",
