@@ -233,7 +233,7 @@ class World:
                 self.wrong_commits.append(f"{machine.name} committed a wrong state {commit.step}")
 
     def ended(self, machine: Machine) -> None:
-        machine.disk = machine.state
+        machine.disk = machine.work.state
 
     def closed(self, machine: Machine) -> None:
         """A node went away in good order: its links close and the others notice soon."""

@@ -18,7 +18,7 @@ from p2pnode.protocol.pieces import digest_pieces
 from p2pnode.protocol.plan import TERM_LEAP, next_term
 from p2pnode.protocol.setup import Setup
 from p2pnode.rehearse import toy
-from p2pnode.rehearse.machine import sign
+from p2pnode.rehearse.toy import sign
 
 ME, PEER, THIRD, STRANGER = (bytes([i]) * 32 for i in (1, 2, 3, 9))
 RUN = b"r" * 16

@@ -30,7 +30,7 @@ from p2pnode.protocol.recount import Recount
 from p2pnode.protocol.recover import Election, Repair
 from p2pnode.protocol.reduce import Shelf
 from p2pnode.protocol.verdict import Verdict
-from p2pnode.rehearse import machine, toy
+from p2pnode.rehearse import toy, work
 from p2pnode.rehearse.faults import ALL, Kind
 from p2pnode.rehearse.scenario import attempt, write
 from tests.protocol import test_guard as guard
@@ -120,16 +120,16 @@ def kept_sums_are_promised_but_gone(patch: Patch) -> None:
 
 
 def joiner_gets_no_moments(patch: Patch) -> None:
-    freeze = machine.Machine._freeze
+    freeze = work.Work._freeze
 
-    def mutant(self: machine.Machine, task: Any) -> Any:
+    def mutant(self: work.Work, task: Any) -> Any:
         state, none = self.state, (0,) * toy.PARAMETERS
-        self.state = toy.State(state.step, state.weights, none, none, state.grid)
+        self.state = dataclasses.replace(state, first=none, second=none)
         event = freeze(self, task)
         self.state = state
         return event
 
-    patch.setattr(machine.Machine, "_freeze", mutant)
+    patch.setattr(work.Work, "_freeze", mutant)
 
 
 def nobody_holds_a_state_still(patch: Patch) -> None:
@@ -183,12 +183,12 @@ def transfers_under_way_are_not_seen(patch: Patch) -> None:
 
 
 def bytes_are_not_compared_with_their_pledge(patch: Patch) -> None:
-    reduce = machine.Machine._reduce
+    reduce = work.Work._reduce
 
-    def mutant(self: machine.Machine, task: Any) -> Any:
+    def mutant(self: work.Work, task: Any) -> Any:
         return reduce(self, dataclasses.replace(task, digests=((),) * len(task.parts)))
 
-    patch.setattr(machine.Machine, "_reduce", mutant)
+    patch.setattr(work.Work, "_reduce", mutant)
 
 
 def two_pledges_are_no_lie(patch: Patch) -> None:

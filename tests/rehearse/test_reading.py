@@ -11,7 +11,7 @@ import pytest
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol.confront import Confront
 from p2pnode.protocol.guard import Guard
-from p2pnode.rehearse import machine, oracle
+from p2pnode.rehearse import oracle, work
 from p2pnode.rehearse.defects import Defects
 from p2pnode.rehearse.faults import Fault, Kind
 from p2pnode.rehearse.scenario import Outcome, Script, attempt, write
@@ -54,12 +54,12 @@ def test_a_leader_that_finds_its_own_text_damaged_goes(step: int) -> None:
 
 
 def texts_are_not_compared(patch: Patch) -> None:
-    reduce = machine.Machine._reduce
+    reduce = work.Work._reduce
 
-    def mutant(self: machine.Machine, task: ef.Reduce) -> Any:
+    def mutant(self: work.Work, task: ef.Reduce) -> Any:
         return reduce(self, dataclasses.replace(task, texts=((),) * len(task.parts)))
 
-    patch.setattr(machine.Machine, "_reduce", mutant)
+    patch.setattr(work.Work, "_reduce", mutant)
 
 
 def the_leader_believes_whoever_is_first(patch: Patch) -> None:

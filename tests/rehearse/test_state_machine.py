@@ -119,7 +119,7 @@ class Protocol(RuleBasedStateMachine):
     def _reached(self, peer: PeerId) -> int:
         machine = self.world.machines[peer]
         if machine.up:
-            self.reached[peer] = max(self.reached[peer], machine.state.step)
+            self.reached[peer] = max(self.reached[peer], machine.work.state.step)
         return self.reached[peer]
 
     @initialize()
