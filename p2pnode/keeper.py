@@ -18,7 +18,8 @@ from p2pnode.protocol.messages import Summary
 from p2pnode.train.checkpoint import CheckpointFolder
 from p2pnode.train.evidence import GradientSum, HeldOut
 from p2pnode.train.heldout import best, stops_after
-from p2pnode.train.ledger import Entry, Ledger
+from p2pnode.train.ledger import Ledger
+from p2pnode.train.ledger_lines import Entry
 from p2pnode.train.parts import parts_of
 from p2pnode.train.state import State
 from p2pnode.train.trainer import Trainer

@@ -18,7 +18,7 @@ from p2pnode.protocol.identity import short_id
 from p2pnode.signatures import file_of, read
 from p2pnode.train.heldout import best
 from p2pnode.train.layout import layout_of
-from p2pnode.train.ledger import Entry, Measured, read_lines, the_ledger
+from p2pnode.train.ledger_lines import Entry, Measured, read_lines, the_ledger
 from p2pnode.ui.metrics import Metrics, read_metrics
 from signaling.messages import peer_id
 

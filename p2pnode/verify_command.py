@@ -34,8 +34,8 @@ from p2pnode.train.compare import RunFiles
 from p2pnode.train.evidence import GradientSum
 from p2pnode.train.finder import WHOLE, Difference, difference_in_apply
 from p2pnode.train.layout import F32
-from p2pnode.train.ledger import Entry, the_ledger
 from p2pnode.train.ledger_file import LedgerFile
+from p2pnode.train.ledger_lines import Entry, the_ledger
 from p2pnode.train.parts import first_difference, parts_of
 from p2pnode.train.trainer import Trainer
 from signaling.messages import peer_id
@@ -181,7 +181,7 @@ def _explain(
     parts = parts_of(live, total)
     right, right_total = _computed(_rolled_back(trainer), reference=True)
     if right.evidence != summary.evidence or not verdict.sound:
-        found = _in_kernels(trainer, right, right_total, summary)
+        found = _in_kernels(trainer, right, right_total)
         raise ArithmeticUnsoundError(
             f"It is this machine that computes step {entry.step} wrong: "
             + (f"first in {found}." if found else "a passing fault of its memory or processor.")
@@ -206,9 +206,7 @@ def _rolled_back(trainer: Trainer) -> Trainer:
     return trainer
 
 
-def _in_kernels(
-    trainer: Trainer, right: Summary, right_total: GradientSum, summary: Summary
-) -> Difference | None:
+def _in_kernels(trainer: Trainer, right: Summary, right_total: GradientSum) -> Difference | None:
     """The first operation in which this machine's kernels differ from the reference, if it still
     does."""
     lent = trainer.lend(trainer.step)

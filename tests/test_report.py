@@ -18,7 +18,7 @@ from p2pnode.limits import LIMITS
 from p2pnode.protocol.identity import Identity, short_id
 from p2pnode.report_command import report
 from p2pnode.signatures import Signatures, file_of, sign
-from p2pnode.train.ledger import read_lines
+from p2pnode.train.ledger_lines import read_lines
 from p2pnode.ui import metrics as module
 from p2pnode.ui.events import Warn
 from p2pnode.ui.metrics import Metrics, MetricsLog, NodeShare, TimeSplit, read_metrics

@@ -158,11 +158,6 @@ class SignalingClient:
         if self._session is not None:
             await self._session.close()
 
-    @property
-    def online(self) -> bool:
-        """Whether the server has this node registered, as far as known."""
-        return self._online
-
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Events until the node is turned away for good, which raises the reason."""
         while True:

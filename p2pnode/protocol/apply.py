@@ -74,7 +74,7 @@ class Applier:
             return
         self.running = True
         self.sums = sums
-        self._check.begins(step, sums)
+        self._check.begins(sums)
         self._summary = sums[0].summary
         board.out.append(Apply(step, tuple(held.payload for held in sums), self._summary))
 

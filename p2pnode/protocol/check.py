@@ -102,8 +102,8 @@ class Check:
         """Time counts from now."""
         self._began_at = self._board.now
 
-    def begins(self, step: int, sums: Sequence[Sum]) -> None:
-        """The step is about to be applied with these sums."""
+    def begins(self, sums: Sequence[Sum]) -> None:
+        """A step is about to be applied with these sums."""
         self._known = self._guard.untrusted
         self._without = self._known if _mine(self._board.me, sums) else set()
 

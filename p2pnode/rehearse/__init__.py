@@ -2,7 +2,7 @@
 
 May import: protocol, config, limits, errors. Never the network, kernels, a clock or the disk:
 everything here is a pure function of a seed. `world` and `machine` are the simulated network and
-its nodes, `toy` the model they train, `defects` what can be wrong with one, `faults` what can be
-done to them, `scenario` one seed's run, `oracle` what must come out, `shrink` which faults matter,
-`campaign` many seeds.
+its nodes, `thread` and `work` what one computes, `toy` the model they train, `defects` and `tamper`
+what can be wrong with one, `faults` what can be done to them, `scenario` one seed's run, `oracle`
+what must come out, `shrink` which faults matter, `campaign` many seeds.
 """

@@ -43,7 +43,6 @@ class Skipped:
     """Rows without a text, or with nothing but white space."""
     broken: int = 0
     """Lines that are not JSON or lack the column; row groups that cannot be read."""
-
     nul_bytes: int = 0
     """Bytes 0 inside of texts."""
 

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from p2pnode.errors import DataError, told
 from p2pnode.limits import LIMITS, MIB, Limits
 from p2pnode.sources.lines import is_lines, read_lines
-from p2pnode.sources.listing import Listing, Skipped, list_files, missing
-from p2pnode.sources.retry import PATIENCE, Patience
+from p2pnode.sources.listing import Listing, Skipped, missing
 from p2pnode.train.manifest import FileEntry, Manifest
 
 _CHUNK = 1 * MIB
@@ -28,13 +27,6 @@ class Texts:
     manifest: Manifest
     contents: tuple[bytes, ...]
     skipped: Skipped
-
-
-def read_texts(
-    spec: str, limits: Limits = LIMITS, column: str = "text", patience: Patience = PATIENCE
-) -> Texts:
-    """Read the file, folder or pattern `spec` (a path or an fsspec URL). Raises DataError."""
-    return read_listing(list_files(spec, limits, patience), limits, column)
 
 
 def read_listing(listing: Listing, limits: Limits = LIMITS, column: str = "text") -> Texts:

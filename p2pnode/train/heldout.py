@@ -2,14 +2,14 @@
 
 Functions of the ledger alone and exact (integers), so that every node decides the same.
 
-May import: ledger.
+May import: ledger_lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from p2pnode.train.ledger import Measured
+from p2pnode.train.ledger_lines import Measured
 
 LAG = 2
 """Steps that an early stop leaves between the measurement that decides it and the last step. The

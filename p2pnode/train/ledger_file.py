@@ -1,6 +1,6 @@
 """A finished ledger, to be looked into: checked whole once, then read line by line from its file.
 
-May import: config, errors, ledger.
+May import: config, errors, ledger_lines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from p2pnode.config import RunConfig
 from p2pnode.errors import LedgerError
-from p2pnode.train.ledger import Line, parse_line, read_lines
+from p2pnode.train.ledger_lines import Line, parse_line, read_lines
 
 
 class LedgerFile:

@@ -15,14 +15,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 from p2pnode.errors import UsageError, told
 from p2pnode.ui.events import Event, Warn
 from p2pnode.ui.metrics import Metrics
 
 Tool = Literal["trackio", "wandb", "tensorboard"]
-TOOLS: tuple[str, ...] = get_args(Tool)
 PROJECT = "p2pnode"
 QUEUE = 1_000
 """Steps that may wait for the tool."""

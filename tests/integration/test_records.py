@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from p2pnode.train.checkpoint import load
-from p2pnode.train.ledger import read_lines
+from p2pnode.train.ledger_lines import read_lines
 from tests.integration.test_terminal import Room, Terminal
 from tests.train.helpers import new_trainer, train
 

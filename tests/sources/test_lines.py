@@ -10,7 +10,7 @@ import pytest
 
 from p2pnode.errors import DataError
 from p2pnode.limits import LIMITS
-from p2pnode.train.files import read_texts
+from tests.train.helpers import read_texts
 
 ROWS = [{"text": "one\ntwo"}, {"text": "  "}, {"text": None}, {"body": "x"}, {"text": "d\0rei"}]
 PLAIN = "\n".join(json.dumps(row) for row in ROWS).encode() + b"\nno json\n\n"

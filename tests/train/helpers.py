@@ -1,4 +1,4 @@
-"""Small runs for the tests of the trainer."""
+"""Small runs for the tests of the trainer, and text read as a node reads it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import msgspec
 import numpy as np
 
 from p2pnode.config import OPTIMIZER_DEFAULTS, PRESETS, ModelConfig, RunConfig
+from p2pnode.limits import LIMITS, Limits
+from p2pnode.sources.listing import list_files
+from p2pnode.sources.retry import PATIENCE, Patience
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.data import Dataset, builtin_manifest, open_dataset
 from p2pnode.train.evidence import SlotEvidence
+from p2pnode.train.files import Texts, read_listing
 from p2pnode.train.trainer import Trainer
 
 load_kernels = kernels.load
@@ -23,6 +27,13 @@ loaded_once = functools.cache(load_kernels)
 
 MICRO = ModelConfig(vocab=256, width=16, layers=2, heads=2, ffn=24, seq_len=12)
 """The smallest model with every kind of tensor."""
+
+
+def read_texts(
+    spec: str, limits: Limits = LIMITS, column: str = "text", patience: Patience = PATIENCE
+) -> Texts:
+    """All files of `spec` (a path or an fsspec URL)."""
+    return read_listing(list_files(spec, limits, patience), limits, column)
 
 
 def run_config(preset: str = "nano", **changes: Any) -> RunConfig:

@@ -15,8 +15,9 @@ import pytest
 from p2pnode.errors import DataError, SourceAwayError
 from p2pnode.limits import LIMITS
 from p2pnode.sources.retry import Patience
-from p2pnode.train.files import read_texts, split_blob
+from p2pnode.train.files import split_blob
 from p2pnode.train.manifest import FileEntry, Manifest, parse_manifest
+from tests.train.helpers import read_texts
 
 
 def write(folder, files):

@@ -15,7 +15,8 @@ from p2pnode.errors import CheckpointError, LedgerError
 from p2pnode.limits import LIMITS
 from p2pnode.train import ledger as module
 from p2pnode.train.heldout import LAG, best, stops_after
-from p2pnode.train.ledger import NOTHING, Entry, Ledger, entry_digest, file_name, read_lines
+from p2pnode.train.ledger import Ledger
+from p2pnode.train.ledger_lines import NOTHING, Entry, entry_digest, file_name, read_lines
 from tests.train.helpers import micro_config
 
 CONFIG = micro_config()

@@ -9,8 +9,8 @@ import pytest
 
 from p2pnode.errors import LedgerError
 from p2pnode.report_command import WINDOW, _Losses
-from p2pnode.train.ledger import read_lines
 from p2pnode.train.ledger_file import LedgerFile
+from p2pnode.train.ledger_lines import read_lines
 from tests.train.test_ledger import CONFIG, entry, ledger_of
 
 
