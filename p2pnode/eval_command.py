@@ -20,10 +20,10 @@ from p2pnode.node_config import TextChoice
 from p2pnode.sources.listing import Listing, list_files
 from p2pnode.texts import text_of_resumed_run
 from p2pnode.train.arithmetic import kernels
-from p2pnode.train.data import builtin_manifest
 from p2pnode.train.evaluate import Batch, Score, evaluate, heldout_batches, text_batches
 from p2pnode.train.files import read_listing
 from p2pnode.train.generate import check_fits
+from p2pnode.train.open_data import builtin_manifest
 from p2pnode.train.tables import check_files, documents, is_table
 from p2pnode.train.trained import Trained, open_trained
 

@@ -17,8 +17,9 @@ from p2pnode.sources.hub import tokenizer_path
 from p2pnode.sources.proxied import DataProxy
 from p2pnode.train import tokenizer as tokenizers
 from p2pnode.train.arithmetic import kernels
-from p2pnode.train.data import Dataset, Source, open_dataset
+from p2pnode.train.data import Dataset
 from p2pnode.train.manifest import Manifest, parse_manifest
+from p2pnode.train.open_data import Source, dataset_of_blob, open_dataset
 from p2pnode.train.tables import Need
 from p2pnode.train.tokenizer import Tokenizer, beside, from_json, open_tokenizer, padded, probe
 
@@ -89,7 +90,7 @@ def text_from_blob(
     if tokenizer.name != run.tokenizer:
         raise DataError("The tokenizer that was sent is not the run's.")
     if manifest.shared:  # then it is here, whatever the owner's source is like
-        dataset = Dataset.from_blob(manifest, text, tokenizer)
+        dataset = dataset_of_blob(manifest, text, tokenizer)
     else:
         dataset = open_dataset(_source(choice, folder, proxy), manifest, tokenizer)
     return _keep(dataset, folder)

@@ -13,7 +13,7 @@ from p2pnode import cli, eval_command
 from p2pnode.sources import table as tables_module
 from p2pnode.train import codec
 from p2pnode.train.checkpoint import file_name
-from p2pnode.train.data import Source, open_dataset
+from p2pnode.train.open_data import Source, open_dataset
 from p2pnode.train.update import initial_state
 from tests.harness.range_server import RangeServer
 from tests.train.helpers import micro_config

@@ -18,7 +18,8 @@ from p2pnode.prepare import Preparation
 from p2pnode.share import share
 from p2pnode.sources.proxied import DataProxy
 from p2pnode.sources.retry import Patience
-from p2pnode.train.data import Dataset, Source, open_dataset
+from p2pnode.train.data import Dataset
+from p2pnode.train.open_data import Source, open_dataset
 from p2pnode.train.tables import Need
 from p2pnode.train.update import initial_state
 from p2pnode.ui.events import Info, Warn

@@ -30,9 +30,9 @@ from p2pnode.protocol.messages import Shard, Summary, Want
 from p2pnode.protocol.setup import Setup
 from p2pnode.session import Session
 from p2pnode.train.checkpoint import CheckpointFolder, load
-from p2pnode.train.data import open_dataset
 from p2pnode.train.evidence import AppliedInfo, HeldOut
 from p2pnode.train.ledger import Ledger
+from p2pnode.train.open_data import open_dataset
 from p2pnode.ui import events as ui
 from p2pnode.ui.metrics import Metrics
 from p2pnode.worker import Worker

@@ -18,8 +18,9 @@ from p2pnode.session import Session
 from p2pnode.sources import units
 from p2pnode.sources.retry import Patience
 from p2pnode.train.checkpoint import CheckpointFolder
-from p2pnode.train.data import Dataset, Source, open_dataset
+from p2pnode.train.data import Dataset
 from p2pnode.train.ledger import Ledger
+from p2pnode.train.open_data import Source, open_dataset
 from p2pnode.ui.events import Info, Warn
 from p2pnode.worker import Worker
 from tests.harness.range_server import RangeServer

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from p2pnode.config import RunConfig, RunOptions
 from p2pnode.train import model
 from p2pnode.train.arithmetic import ALIAS, kernels
-from p2pnode.train.data import Dataset, open_dataset
+from p2pnode.train.data import Dataset
 from p2pnode.train.decoder import Decoder
+from p2pnode.train.open_data import open_dataset
 from p2pnode.train.state import little_endian
 from p2pnode.train.trainer import Trainer
 from p2pnode.train.weights import Weights

@@ -22,7 +22,8 @@ from p2pnode.bench.rounds import table
 from p2pnode.config import RunConfig, RunOptions
 from p2pnode.errors import BenchmarkError, P2PNodeError, UsageError
 from p2pnode.train.arithmetic import kernels
-from p2pnode.train.data import Dataset, open_dataset
+from p2pnode.train.data import Dataset
+from p2pnode.train.open_data import open_dataset
 from p2pnode.train.trainer import Trainer
 
 SETTINGS = {

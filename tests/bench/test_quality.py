@@ -9,7 +9,7 @@ import pytest
 
 from p2pnode.bench import quality
 from p2pnode.errors import UsageError
-from p2pnode.train.data import open_dataset
+from p2pnode.train.open_data import open_dataset
 
 
 @pytest.mark.parametrize(

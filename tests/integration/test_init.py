@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pnode.train.data import open_dataset
+from p2pnode.train.open_data import open_dataset
 from p2pnode.train.trained import open_trained
 from p2pnode.train.trainer import Trainer
 from signaling.app import SignalingServer

@@ -15,8 +15,8 @@ from kernels import gates
 from kernels.reference import FORMS
 from kernels.spot import SpotChecks
 from p2pnode.config import ModelConfig, RunConfig
-from p2pnode.train.data import open_dataset
 from p2pnode.train.gradient import checksum
+from p2pnode.train.open_data import open_dataset
 from p2pnode.train.state import State
 from p2pnode.train.update import initial_state
 from tests.train.helpers import run_config

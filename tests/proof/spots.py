@@ -20,7 +20,7 @@ from kernels.spot import EVERY, WHOLE, SpotChecks
 from kernels.spot_attention import chosen_head
 from kernels.spot_products import CELLS, Index, chosen_cells
 from p2pnode.config import RunOptions
-from p2pnode.train.data import open_dataset
+from p2pnode.train.open_data import open_dataset
 from p2pnode.train.trainer import Trainer
 
 from .properties import normal

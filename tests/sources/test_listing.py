@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from p2pnode.errors import DataError
 from p2pnode.sources import listing
 from p2pnode.sources.http import HttpFile
-from p2pnode.train.data import open_dataset
+from p2pnode.train.open_data import open_dataset
 from tests.harness.range_server import RangeServer
 from tests.harness.real_text import passages, write_parquet
 

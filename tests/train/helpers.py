@@ -15,9 +15,10 @@ from p2pnode.limits import LIMITS, Limits
 from p2pnode.sources.listing import list_files
 from p2pnode.sources.retry import PATIENCE, Patience
 from p2pnode.train.arithmetic import kernels
-from p2pnode.train.data import Dataset, builtin_manifest, open_dataset
+from p2pnode.train.data import Dataset
 from p2pnode.train.evidence import SlotEvidence
 from p2pnode.train.files import Texts, read_listing
+from p2pnode.train.open_data import builtin_manifest, open_dataset
 from p2pnode.train.trainer import Trainer
 
 load_kernels = kernels.load

@@ -12,7 +12,7 @@ from p2pnode.errors import DataError
 from p2pnode.limits import LIMITS
 from p2pnode.train import corpus, data
 from p2pnode.train import manifest as manifests
-from p2pnode.train.data import Dataset, builtin_manifest, open_dataset
+from p2pnode.train.open_data import builtin_manifest, dataset_of_blob, open_dataset
 from p2pnode.train.permute import permute
 from p2pnode.train.windows import BuiltinText, HeldText
 from tests.train.helpers import micro_config
@@ -189,7 +189,7 @@ def test_opening_against_a_manifest(tmp_path):
 
 def test_sharing_files_with_a_peer(tmp_path, monkeypatch):
     dataset = open_dataset(folder(tmp_path))
-    copy = Dataset.from_blob(dataset.manifest, dataset.blob())
+    copy = dataset_of_blob(dataset.manifest, dataset.blob())
     run = micro_config(data=dataset.manifest.hash())
     copy.check(run)
     assert np.array_equal(copy.slot(3, 1, run)[0], dataset.slot(3, 1, run)[0])
@@ -197,7 +197,7 @@ def test_sharing_files_with_a_peer(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="made by each node"):
         open_dataset(None).blob()
     with pytest.raises(DataError, match="made by each node"):
-        Dataset.from_blob(builtin_manifest(), b"")
+        dataset_of_blob(builtin_manifest(), b"")
     tight = type(LIMITS)(shared_data_bytes=dataset.manifest.size - 1)
     monkeypatch.setattr(data, "LIMITS", tight)
     monkeypatch.setattr(manifests, "LIMITS", tight)

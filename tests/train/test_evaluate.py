@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from p2pnode.errors import NonFiniteError
-from p2pnode.train.data import open_dataset
 from p2pnode.train.evaluate import Score, evaluate, heldout_batches, text_batches
+from p2pnode.train.open_data import open_dataset
 from p2pnode.train.tokenizer import byte_tokenizer, from_json, padded
 from p2pnode.train.update import initial_state
 from tests.train.helpers import MICRO, micro_config, new_trainer

@@ -20,8 +20,9 @@ from p2pnode.sources import units as units_module
 from p2pnode.sources.proxied import DataProxy, Offer
 from p2pnode.sources.retry import Patience
 from p2pnode.sources.units import UnitFolder, Units
-from p2pnode.train.data import Dataset, Source, open_dataset
+from p2pnode.train.data import Dataset
 from p2pnode.train.manifest import Manifest, parse_manifest
+from p2pnode.train.open_data import Source, dataset_of_blob, open_dataset
 from p2pnode.train.tables import Need
 from p2pnode.train.tokenizer import from_json
 from p2pnode.train.windows import UnitText
@@ -113,7 +114,7 @@ def test_a_tokenizer_makes_other_units_of_the_same_table(tmp_path: Path) -> None
     ids = np.frombuffer(b"".join(_ids(dataset)), "<u2")
     assert tokenizer.decode(ids.tolist()).decode() == "".join(TEXTS[:100])
     assert np.count_nonzero(ids == tokenizer.separator) == 100
-    copy = Dataset.from_blob(dataset.manifest, dataset.blob()[len(tokenizer.file) :], tokenizer)
+    copy = dataset_of_blob(dataset.manifest, dataset.blob()[len(tokenizer.file) :], tokenizer)
     run = msgspec.structs.replace(RUN, data=dataset.manifest.hash())
     assert np.array_equal(copy.slot(1, 2, run)[0], dataset.slot(1, 2, run)[0])
     with pytest.raises(DataError, match="gives other tokens here"):
