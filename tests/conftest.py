@@ -1,10 +1,21 @@
-"""How the suite is shared out among processes (`pytest -n auto`)."""
+"""How the suite is shared out among processes (`pytest -n auto`), and what hypothesis may do."""
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+# A busy machine takes long over any example. Cases are always the same unless more are asked for.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize="P2PNODE_FUZZ" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")
 
 INTEGRATION = Path(__file__).parent / "integration"
 

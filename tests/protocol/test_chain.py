@@ -193,7 +193,7 @@ def a_chain(moves: list[tuple[int, int, int]]) -> Chain:
 chains = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 40)), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(chains, min_size=3, max_size=3))
 def test_everybody_ends_with_the_same_chain(moves: list[list[tuple[int, int, int]]]) -> None:
     """In whatever order chains are met, one is left: the order is total."""
@@ -220,7 +220,7 @@ def test_where_two_chains_part() -> None:
     assert back.discarded_after(back) == host.discarded_after(back) == c.END
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 2), st.integers(0, 400), st.integers(0, 255))
 def test_damaged_records_are_refused(which: int, place: int, byte: int) -> None:
     whole = START.change(HOST, 12, faster(START, 12)).stop(FIRST, 13)

@@ -388,7 +388,7 @@ def test_known_key_does_not_let_the_server_in_in_its_name(world):
     | st.just(b"\x91" * 100_000),
     first=st.sampled_from([PAIRING, PAIR_ENVELOPE, PAIR_ENVELOPE + VERSION, b"\x04"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_nothing_that_the_server_makes_up_breaks_either_side(raw, first):
     host, guest = Node("host", nearby=True), Node("guest", secret=None)
     host.admission.on_view(View("host", host.id, 0, (host.id,), (guest.id,)), 0.0)

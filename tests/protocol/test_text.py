@@ -3,7 +3,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pnode.protocol.text import MAX_MARKS, UNNAMED, clean
@@ -53,7 +53,6 @@ def test_stacked_marks_are_cut():
     assert clean(zalgo).count("\u0315") == MAX_MARKS
 
 
-@settings(deadline=None)
 @given(
     st.text(max_size=200) | st.text(st.characters(categories=["Cc", "Cf", "Mn", "Zs"]), max_size=80)
 )

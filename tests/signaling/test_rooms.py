@@ -195,7 +195,7 @@ def test_malformed_frames_end_the_connection(server, raw):
     assert server.refusal(number) == "broken"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300))
 def test_no_frame_is_an_exception(raw):
     server = Server()

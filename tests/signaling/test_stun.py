@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from aioice import stun
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from signaling.app import SignalingServer
@@ -63,7 +63,6 @@ def test_nothing_else_is_answered(question):
     assert answer(question, ("192.0.2.7", 1)) is None
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=100), st.integers(0, 30))
 def test_no_datagram_is_an_exception(noise, keep):
     answer(noise, ("192.0.2.7", 1))

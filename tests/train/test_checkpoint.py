@@ -131,7 +131,7 @@ def test_differing_names_the_tensors():
     assert state.differing(state) == ()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
 def test_any_flipped_bits_are_found(at, mask):
     data = bytearray(GOOD)
@@ -140,7 +140,7 @@ def test_any_flipped_bits_are_found(at, mask):
         codec.decode(bytes(data))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(lambda b: pack(b, b""))))
 def test_noise_is_a_sentence(data):
     with pytest.raises(CheckpointError):

@@ -41,7 +41,7 @@ def rows(dataset, run, step):
         yield from np.concatenate([inputs, targets[:, -1:]], axis=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 700), st.integers(0, 2**64 - 1))
 def test_permute_is_a_permutation(n, key):
     assert sorted(permute(i, n, key) for i in range(n)) == list(range(n))
@@ -100,7 +100,7 @@ def test_the_seed_changes_the_order(tmp_path):
     assert a != b
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(40, 3_000), st.integers(3, 40))
 def test_windows_partition_the_text(size, length):
     text = held(bytes(1 + i % 251 for i in range(size)))

@@ -53,7 +53,7 @@ CHAOS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(there=CHAOS, back=CHAOS, seed=st.integers(0, 99))
 def test_every_message_arrives_once_whatever_the_path_does(there, back, seed):
     simulation = Simulation(there, back, seed=seed)

@@ -76,7 +76,7 @@ def test_stale_and_impossible_sacks_are_left_unread():
     assert made.idle
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(
