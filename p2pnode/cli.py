@@ -20,6 +20,7 @@ from p2pnode.cli_tools import add_devices, add_rehearse, add_report, add_reprodu
 from p2pnode.cli_train import add_demo, add_join
 from p2pnode.cli_types import EXIT_CODES
 from p2pnode.errors import P2PNodeError, UsageError
+from p2pnode.polite import ended_as_by_ctrl_c
 from p2pnode.protocol.text import visible
 
 
@@ -35,8 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         _set_up_log(os.environ.get("P2PNODE_LOG"))
-        code = int(arguments.run(arguments))
-        sys.stdout.flush()
+        with ended_as_by_ctrl_c():
+            code = int(arguments.run(arguments))
+            sys.stdout.flush()
     except P2PNodeError as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return error.exit_code

@@ -23,7 +23,7 @@ EXIT_CODES = """exit codes:
   7    another protocol version           15   this node's key file unusable, or used twice
   16   the run does not fit in memory     20   a rehearsed run broke the promise
   17   an export cannot be made or read   21   a benchmark could not be made
-  18   a run is not what its ledger says  130  interrupted before anything could be saved
+  18   a run is not what its ledger says  130  interrupted (Ctrl-C, a polite kill)
 """
 
 

@@ -1,8 +1,8 @@
 """`demo`: a signaling server and several node processes on this machine, watched until they end.
 
 Everything is real (server, WebRTC, processes, signals) and stays on loopback.
-May import: signaling.app, ui.events, protocol.code, config, limits, errors; the kernels only in a
-process of their own, to fill the compile cache.
+May import: signaling.app, ui.events, protocol.code, polite, config, limits, errors; the kernels
+only in a process of their own, to fill the compile cache.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from p2pnode.config import RunOptions
 from p2pnode.errors import DivergenceError, P2PNodeError, UsageError
 from p2pnode.limits import LIMITS
 from p2pnode.node_config import TextChoice
+from p2pnode.polite import ending_signals
 from p2pnode.protocol.code import generate_code
 from p2pnode.ui.events import (
     Computing,
@@ -103,9 +104,9 @@ def _end_as_by_ctrl_c() -> None:
     shell started us in the background and had SIGINT ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda *_: signal.raise_signal(signal.SIGINT))
+    for number in ending_signals():
+        if number != signal.SIGINT:
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 async def _demo(plan: Plan) -> int:

@@ -21,6 +21,7 @@ from p2pnode.net.nearby import find_nearby
 from p2pnode.net.signaling_url import is_loopback, server_url
 from p2pnode.node import Node
 from p2pnode.node_config import NodeConfig, TextChoice
+from p2pnode.polite import ending_signals
 from p2pnode.protocol.code import RoomKeys, check_code, derive, generate_code
 from p2pnode.protocol.identity import Identity, short_id
 from p2pnode.room import Ticket
@@ -88,8 +89,7 @@ def _check_nearby(config: NodeConfig) -> None:
 def _signals(node: Node) -> Iterator[None]:
     """Ctrl-C, a closed terminal and a polite kill all leave cleanly and save."""
     loop = asyncio.get_running_loop()
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    numbers = ending_signals()
     previous = {}
     for number in numbers:
         try:

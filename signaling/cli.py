@@ -160,6 +160,8 @@ async def _serve(
     # Windows knows fewer, and only this way of setting them.
     names = ("SIGINT", "SIGTERM", "SIGHUP")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        numbers.remove(signal.SIGHUP)  # nohup: it is to outlive its terminal
 
     def on_signal(*_: object) -> None:
         loop.call_soon_threadsafe(stop.set)

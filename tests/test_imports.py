@@ -37,7 +37,7 @@ LAYERS = (
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
     ("p2pnode.sources",),
     ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
-    ("p2pnode.memberships", "p2pnode.chain_file", "p2pnode.private_file"),
+    ("p2pnode.memberships", "p2pnode.chain_file", "p2pnode.private_file", "p2pnode.polite"),
     ("p2pnode.errors", "p2pnode.free_memory"),
 )
 SOLE_IMPORTERS = {

@@ -102,6 +102,7 @@ def run_variant(variant: Variant) -> Report:
             capture_output=True,
             text=True,
             check=False,
+            start_new_session=True,  # Ctrl-C is for us; run() ends the child
         )
     except OSError as error:
         raise BenchmarkError(f"{variant.interpreter[0]} cannot be started: {error}.") from None

@@ -7,6 +7,7 @@ May import: errors; bench.exchange_node, bench.process.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -37,8 +38,11 @@ def bench(nodes: int, values: int, rounds: int, say: Callable[[str], object] = p
 
 def measure(plans: list[Plan]) -> float:
     """Seconds until the last node had the sum. Raises BenchmarkError, also if a sum is wrong."""
-    nodes = [Process("exchange_node", json.dumps(dataclasses.asdict(plan))) for plan in plans]
-    try:
+    with contextlib.ExitStack() as stack:
+        nodes = [
+            stack.enter_context(Process("exchange_node", json.dumps(dataclasses.asdict(plan))))
+            for plan in plans
+        ]
         for _ in ("offers", "answers"):
             _pass_on(nodes)
         for node in nodes:
@@ -48,9 +52,6 @@ def measure(plans: list[Plan]) -> float:
         outcomes = [Outcome(**node.told()) for node in nodes]
         for node in nodes:
             node.tell()
-    finally:
-        for node in nodes:
-            node.end()
     if not all(outcome.right for outcome in outcomes):
         raise BenchmarkError("a node's sum is not the sum of what was sent")
     return max(outcome.seconds for outcome in outcomes)

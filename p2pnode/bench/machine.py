@@ -78,7 +78,10 @@ def run_in_own_process(module: str, arguments: Sequence[str], processor: str, th
         raise UsageError("--as can imitate older processors of the x86 family only.")
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(
-        command, env=environment(processor, threads, os.environ), check=False
+        command,
+        env=environment(processor, threads, os.environ),
+        check=False,
+        start_new_session=True,  # Ctrl-C is for us; run() ends the child
     ).returncode
 
 

@@ -5,6 +5,7 @@ May import: errors.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ WAIT_SECONDS = 30.0
 
 
 class Process:
-    """A child that speaks JSON lines."""
+    """A child that speaks JSON lines. Use as a context manager: its end ends the child."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -25,6 +26,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is for us; it ends the child by `__exit__`
         )
 
     def tell(self, **what: object) -> None:
@@ -40,9 +42,16 @@ class Process:
             raise BenchmarkError("a process of the benchmark ended early; its error is above")
         return dict(json.loads(line))
 
-    def end(self) -> None:
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Wait for it; after an error it is not waited for."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        if error is not None:
+            self._process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(WAIT_SECONDS)
         except subprocess.TimeoutExpired:

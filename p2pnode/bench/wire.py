@@ -7,6 +7,7 @@ hashes are compared in every run. May import: errors; bench.peer, bench.process.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -85,13 +86,12 @@ def bench(options: Options, say: Callable[[str], object] = print) -> None:
 def measure(setting: Setting, link: dict[str, float] | None) -> Run:
     """One run. Raises BenchmarkError, also if the data did not arrive as it was sent."""
     arguments = json.dumps(dataclasses.asdict(setting))
-    processes = [Process("peer", "receive", arguments), Process("peer", "send", arguments)]
-    receiver, sender = processes
-    shim = Process("shim") if link is not None else None
-    if shim is not None:
-        processes.append(shim)
-        shim.tell(path=link, seed=setting.seed)
-    try:
+    with contextlib.ExitStack() as stack:
+        receiver = stack.enter_context(Process("peer", "receive", arguments))
+        sender = stack.enter_context(Process("peer", "send", arguments))
+        shim = stack.enter_context(Process("shim")) if link is not None else None
+        if shim is not None:
+            shim.tell(path=link, seed=setting.seed)
         offers = sender.told()["descriptions"]
         answers_at: list[int | None] = [None] * len(offers)
         offers_at = list(answers_at)
@@ -111,9 +111,6 @@ def measure(setting: Setting, link: dict[str, float] | None) -> Run:
         receiver.tell()
         cpu = receiver.told()["cpu"]
         sender.tell()
-    finally:
-        for process in processes:
-            process.end()
     if not result.intact:
         raise BenchmarkError(f"{setting.kind} changed what it carried: the hashes differ")
     return Run(result, cpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 
 import pytest
@@ -12,6 +13,7 @@ from p2pnode.bench import exchange, wire
 from p2pnode.bench.exchange_node import Plan
 from p2pnode.bench.path import Path
 from p2pnode.bench.peer import Result, Setting
+from p2pnode.bench.process import Process
 from p2pnode.errors import BenchmarkError, UsageError
 
 QUICK = {"rate": 12.5e6, "delay": 0.01, "queue": 0.1, "loss": 0.01}
@@ -60,7 +62,10 @@ def test_data_that_arrived_changed_is_no_figure(monkeypatch):
 
         def tell(self, **_: object) -> None: ...
 
-        def end(self) -> None: ...
+        def __enter__(self) -> object:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
 
         def told(self) -> dict:
             return next(self._says)
@@ -96,6 +101,16 @@ def test_an_exchange_ends_with_the_sum_at_every_node():
 def test_a_process_that_dies_is_said_so():
     with pytest.raises(BenchmarkError, match="ended early"):
         exchange.measure([Plan("no such kind", True, me, 2, 10) for me in range(2)])
+
+
+def test_an_interrupted_benchmark_leaves_no_process():
+    child = Process("shim")
+    assert child._process.poll() is None
+    if os.name != "nt":
+        assert os.getsid(child._process.pid) != os.getsid(0), "Ctrl-C is not for the child"
+    with pytest.raises(KeyboardInterrupt), child:
+        raise KeyboardInterrupt
+    assert child._process.returncode not in (None, 0)
 
 
 def test_the_command_line_names_what_there_is(monkeypatch, capsys):

@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 
 import pytest
 from aiohttp import ClientSession, WSCloseCode, WSMsgType
@@ -85,6 +86,23 @@ async def test_signal_ends_it_cleanly_with_nodes_connected(process, stop):
     assert process.returncode == 0
     assert err == ""
     assert out == "Stopping.\n"
+
+
+def test_nohup_outlives_its_terminal():
+    serve = (sys.executable, "-m", "signaling", "serve", "--host", "127.0.0.1", "--port", "0")
+    ignoring = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh", *serve)
+    with subprocess.Popen(ignoring, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            port = port_of(process)
+            process.send_signal(signal.SIGHUP)
+            time.sleep(1.0)  # one that heeds it has ended by then
+            with socket.create_connection(("127.0.0.1", port)) as still:
+                still.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+                assert still.recv(12) == b"HTTP/1.1 200"
+            process.terminate()
+            assert process.wait(SOON) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
