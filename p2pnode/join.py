@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 from p2pnode.config import RunOptions
+from p2pnode.door import Ticket
 from p2pnode.errors import AddressInUseError, UsageError
 from p2pnode.folder_lock import FolderLock
 from p2pnode.net.ice import IcePolicy
@@ -24,7 +25,6 @@ from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.polite import ending_signals
 from p2pnode.protocol.code import RoomKeys, check_code, derive, generate_code
 from p2pnode.protocol.identity import Identity, short_id
-from p2pnode.room import Ticket
 from p2pnode.ui.console import EventLog, open_console
 from p2pnode.ui.trackers import load_tool
 from p2pnode.worker import Urgency, Worker

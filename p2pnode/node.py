@@ -10,6 +10,7 @@ import asyncio
 
 from p2pnode.chain_file import ChainFile
 from p2pnode.config import RunOptions
+from p2pnode.door import Ticket
 from p2pnode.errors import ConfigError, P2PNodeError, PeerError, RefusedError, RunMismatchError
 from p2pnode.net import events as wire
 from p2pnode.net.watchdog import Watchdog
@@ -33,7 +34,7 @@ from p2pnode.protocol.lobby import (
 )
 from p2pnode.protocol.messages import decode
 from p2pnode.protocol.roster import Roster
-from p2pnode.room import Room, Ticket
+from p2pnode.room import Room
 from p2pnode.run import DRAIN_SECONDS, Run
 from p2pnode.session import Outcome
 from p2pnode.share import DataShare
@@ -193,7 +194,9 @@ class Node:
         host that was restarted is told of its own by whom it links to."""
         wanted = self._config.start_when
         present = len(self._room.mesh.links() & self._idle) + 1
-        if wanted is not None and self._room.is_host and present >= wanted and not self._starting:
+        if wanted is None or present < wanted or self._starting:
+            return
+        if self._room.door.is_host:
             self.start()
 
     async def _start_as_host(self) -> None:
@@ -302,24 +305,24 @@ class Node:
 
     @property
     def asked(self) -> PeerId | None:
-        return self._room.asked
+        return self._room.door.asked
 
     def waiting(self) -> dict[PeerId, str]:
-        return self._room.waiting
+        return self._room.door.waiting
 
     def members(self) -> list[tuple[PeerId, str, str]]:
         return self._room.members()
 
     def decide(self, peer: PeerId, verdict: str) -> None:
-        self._room.decide(peer, verdict)
+        self._room.door.decide(peer, verdict)
 
     def kick(self, peer: PeerId) -> None:
-        self._room.kick(peer)
+        self._room.door.kick(peer)
 
     def start(self) -> None:
         """Host: begin the run with whoever is connected; later ones join while it runs."""
         roster = self._room.roster
-        if not self._room.is_host or roster is None:
+        if not self._room.door.is_host or roster is None:
             self._console.show(Warn(text="Only the host can start a run."))
         elif self._starting:
             self._console.show(Info(text="The run has been started."))

@@ -221,7 +221,7 @@ class Run:
             kernels = self._workshop.trainer.kernels
             self._tasks.spawn(self._samples.take(result.sample, kernels))
         chain, after = self._orders.chain, result.stop_after
-        if after is None or chain is None or not self._room.decides or self._leaving:
+        if after is None or chain is None or not self._room.door.decides or self._leaving:
             return
         if after < chain.last_step:  # every node finds the same; who may sign orders it
             self._follow(self._orders.stop(after), chain, here=True)
@@ -262,7 +262,7 @@ class Run:
         """Sign a record that begins after the step under way, and follow it. `what`: a verb.
         Raises UsageError."""
         session, older = self._session, self._orders.chain
-        if not self._room.decides or session is None or older is None:
+        if not self._room.door.decides or session is None or older is None:
             raise UsageError(
                 f"Only the host can {what} a run, or who stands in for it, and only while one goes "
                 "on."

@@ -29,6 +29,7 @@ LAYERS = (
         "p2pnode.ledger_share",
         "p2pnode.sampling",
     ),
+    ("p2pnode.door",),
     ("p2pnode.audits", "p2pnode.tasks"),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),
     ("p2pnode.bundle", "p2pnode.export", "p2pnode.keeper", "p2pnode.signatures"),
@@ -52,6 +53,7 @@ SOLE_IMPORTERS = {
     "asyncio": (
         *("p2pnode.cli_train", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
         *(
+            "p2pnode.door",
             "p2pnode.run",
             "p2pnode.tasks",
             "p2pnode.session",

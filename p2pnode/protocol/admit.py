@@ -34,7 +34,6 @@ from p2pnode.protocol.admit_effects import (
     DismissPeer,
     Effect,
     Knocked,
-    KnockGone,
     Note,
     Paired,
     Publish,
@@ -183,7 +182,8 @@ class Admission:
         self._look(now)
         if self._post.secret is None and (view.role == "host" or self.is_host):
             return self._leave(RoomCodeError(_OWN_GROUP))
-        effects: list[Effect] = [KnockGone(peer) for peer in self._list.keep_only(view.waiting)]
+        self._list.keep_only(view.waiting)
+        effects: list[Effect] = []
         if view.role == "host":
             effects += self._as_host(view, now)
         elif self.is_host and self.roster is not None and len(self.roster.members) == 1:
@@ -286,12 +286,12 @@ class Admission:
             full = f"The room is full: {member.name} ({short_id(peer)}) waits."
             return [Note(full), self._decide(peer, Decision("later", "full"))]
         self._list.remove(peer)
-        return [KnockGone(peer), self._know(member), *self._let_in(member, self.roster)]
+        return [self._know(member), *self._let_in(member, self.roster)]
 
     def refuse(self, peer: PeerId) -> list[Effect]:
         """Turn a waiting peer away, for as long as this process runs. Raises UsageError."""
         self._list.remove(peer)
-        return [KnockGone(peer), *self._dismiss(peer, "")]
+        return self._dismiss(peer, "")
 
     def block(self, peer: PeerId) -> list[Effect]:
         """Turn a waiting peer away, now and whenever it asks again. Raises UsageError."""

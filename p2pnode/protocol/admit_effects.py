@@ -51,12 +51,6 @@ class Paired(msgspec.Struct, frozen=True):
     words: str
 
 
-class KnockGone(msgspec.Struct, frozen=True):
-    """A peer that waited has left or been decided on."""
-
-    peer: PeerId
-
-
 class Decided(msgspec.Struct, frozen=True):
     """The owner has decided about a device, to be remembered beyond this process."""
 
@@ -106,7 +100,6 @@ Effect = (
     | Publish
     | DismissPeer
     | Knocked
-    | KnockGone
     | Decided
     | Paired
     | RosterChanged

@@ -69,12 +69,10 @@ class WaitingList:
         self._forget(peer)
         return member
 
-    def keep_only(self, present: Container[PeerId]) -> list[PeerId]:
-        """Drop those who have left; returns them."""
-        gone = [peer for peer in self._waiting if peer not in present]
-        for peer in gone:
+    def keep_only(self, present: Container[PeerId]) -> None:
+        """Drop those who have left."""
+        for peer in [peer for peer in self._waiting if peer not in present]:
             self._forget(peer)
-        return gone
 
     def _forget(self, peer: PeerId) -> None:
         del self._waiting[peer], self._words[peer]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pnode.door import Ticket
 from p2pnode.limits import LIMITS
 from p2pnode.net import mesh as mesh_module
 from p2pnode.net import signaling_client
@@ -27,7 +28,7 @@ from p2pnode.protocol import attendance
 from p2pnode.protocol.code import RoomKeys
 from p2pnode.protocol.envelope import Channel
 from p2pnode.protocol.identity import Identity, PeerId
-from p2pnode.room import Room, Ticket
+from p2pnode.room import Room
 from p2pnode.ui.events import Event, Info, Knock, Warn
 from signaling.app import SignalingServer
 from signaling.messages import Relayed, View
@@ -161,7 +162,7 @@ async def test_a_swapped_fingerprint_links_nobody(server: MaliciousServer, party
     """The server has the room's secret too (a member told it): it opens every offer and answer,
     puts its own certificate's fingerprint in, and seals it again. It cannot sign it, so no link
     comes; when it stops, links do."""
-    swapper = Swapper(ROOM, lambda: party.members[0].room._admission._post._inside)
+    swapper = Swapper(ROOM, lambda: party.members[0].room.door._admission._post._inside)
     server.twist = swapper
     await party.come("host", "ann")
     await soon(lambda: swapper.swapped >= 2)
