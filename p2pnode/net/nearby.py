@@ -1,14 +1,16 @@
 """Finding the room that nodes behind this node's public address meet in.
 
-May import: errors, signaling_client.
+May import: errors, signaling_socket.
 """
 
 from __future__ import annotations
 
+import aiohttp
 from yarl import URL
 
 from p2pnode.errors import RoomCodeError
-from p2pnode.net.signaling_client import find_group
+from p2pnode.net.signaling_socket import ask_group, connect, greeting, in_time
+from signaling.messages import Group
 
 _REASONS = {
     "private": (
@@ -33,7 +35,21 @@ async def find_nearby(url: URL, proposed: bytes, *, guest: bool) -> bytes:
     Raises RoomCodeError where nodes are not introduced without a code, and for a `guest` that is
     the first; else like `SignalingClient`.
     """
-    group = await find_group(url, None if guest else proposed)
+    group = await _find_group(url, None if guest else proposed)
     if group.room is None:
         raise RoomCodeError(f"{_REASONS.get(group.reason, _REASONS['proxy'])} {_INSTEAD}")
     return group.room
+
+
+async def _find_group(url: URL, proposed: bytes | None) -> Group:
+    async with aiohttp.ClientSession() as session:
+        socket = await connect(session, url)
+
+        async def ask() -> Group:
+            await greeting(socket, url)
+            return await ask_group(socket, url, proposed)
+
+        try:
+            return await in_time(url, ask())
+        finally:
+            await socket.close()

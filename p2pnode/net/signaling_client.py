@@ -1,6 +1,6 @@
 """The node's connection to the signaling server, kept up for as long as the node runs.
 
-May import: errors, `protocol.identity`, `protocol.text`, signaling_url, and `signaling.messages`.
+May import: errors, `protocol.identity`, signaling_socket, signaling_url, and `signaling.messages`.
 
     async with SignalingClient(url, identity, room) as client:   # raises if the first try fails
         async for event in client: ...
@@ -14,40 +14,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import ssl
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from p2pnode.errors import (
-    IdentityError,
-    OtherHostError,
-    P2PNodeError,
-    RefusedError,
-    RoomCodeError,
-    ServerUnreachableError,
-    VersionMismatchError,
-    told,
+from p2pnode.errors import IdentityError, P2PNodeError, RefusedError, ServerUnreachableError
+from p2pnode.net.signaling_socket import (
+    ask,
+    ask_group,
+    connect,
+    greeting,
+    in_time,
+    receive,
+    refusal,
 )
 from p2pnode.net.signaling_url import stun_url
 from p2pnode.protocol.identity import Identity, PeerId
-from p2pnode.protocol.text import clean
 from signaling.messages import (
-    MESSAGE_BYTES,
     PROTOCOL,
-    Challenge,
     DataOffer,
     Dismiss,
     FromNode,
-    FromServer,
-    Group,
     IceServer,
     Loan,
-    Nearby,
     Publish,
     Refused,
     Register,
@@ -56,19 +48,10 @@ from signaling.messages import (
     Role,
     View,
     Welcome,
-    decode_from_server,
     encode,
     registration_parts,
 )
 
-T = TypeVar("T")
-
-ANSWER = 10.0
-"""Seconds for the server to connect and to answer each step of the registration."""
-HEARTBEAT = 20.0
-"""Seconds between WebSocket pings; an unanswered one ends the connection half as long after."""
-GOODBYE = 1.0
-"""Seconds to wait for the server's half of a close; leaving must not hang on it."""
 FIRST_DELAY, MAX_DELAY = 0.5, 15.0
 """Seconds before the first retry and the longest between two; the real one is 50 to 100 %."""
 STEADY = 10.0
@@ -76,7 +59,6 @@ STEADY = 10.0
 _OUTBOX = 256
 """Unsent messages kept while the line is slow; beyond it the oldest go, as if lost on the way."""
 _EVENTS = 256
-_LOST = "The connection to the signaling server was lost."
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -243,9 +225,9 @@ class SignalingClient:
         sender = asyncio.create_task(self._send_all(socket))
         try:
             while True:
-                message = await _receive(socket)
+                message = await receive(socket)
                 if isinstance(message, Refused):
-                    raise _refusal(message)
+                    raise refusal(message)
                 if isinstance(message, View):
                     self._role = message.role
                 if isinstance(message, Loan):
@@ -272,18 +254,18 @@ class SignalingClient:
         self, session: aiohttp.ClientSession
     ) -> tuple[aiohttp.ClientWebSocketResponse, Welcome]:
         """Connect and register once."""
-        socket = await _connect(session, self._url)
+        socket = await connect(session, self._url)
         try:
-            return socket, await _in_time(self._url, self._register(socket))
+            return socket, await in_time(self._url, self._register(socket))
         except BaseException:
             await socket.close()
             raise
 
     async def _register(self, socket: aiohttp.ClientWebSocketResponse) -> Welcome:
-        challenge = await _challenge(socket, self._url)
+        challenge = await greeting(socket, self._url)
         if self._nearby and self._role in (None, "host"):
             # Whatever the answer: the room is there for those who have the code.
-            await _ask_group(socket, self._url, self._room)
+            await ask_group(socket, self._url, self._room)
         parts = registration_parts(challenge.nonce, self._room)
         register = Register(
             protocol=PROTOCOL,
@@ -295,163 +277,4 @@ class SignalingClient:
             want="guest" if self._guest or self._role in ("member", "acting", "waiting") else "any",
             roster=self._roster,
         )
-        with contextlib.suppress(OSError, aiohttp.ClientError):
-            await socket.send_bytes(encode(register))
-        answer = await _receive(socket)
-        if isinstance(answer, Refused):
-            raise _refusal(answer)
-        if not isinstance(answer, Welcome):
-            raise ServerUnreachableError(f"The server at {self._url} does not answer as it should.")
-        return answer
-
-
-async def find_group(url: URL, proposed: bytes | None) -> Group:
-    """Ask the server which room nodes behind this node's public address meet in. If they have
-    none, it is `proposed` for a short while, or none. Raises like `SignalingClient`."""
-    async with aiohttp.ClientSession() as session:
-        socket = await _connect(session, url)
-
-        async def ask() -> Group:
-            await _challenge(socket, url)
-            return await _ask_group(socket, url, proposed)
-
-        try:
-            return await _in_time(url, ask())
-        finally:
-            await socket.close()
-
-
-async def _connect(session: aiohttp.ClientSession, url: URL) -> aiohttp.ClientWebSocketResponse:
-    try:
-        async with asyncio.timeout(ANSWER):
-            return await session.ws_connect(
-                url,
-                timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE),
-                heartbeat=HEARTBEAT,
-                max_msg_size=MESSAGE_BYTES,
-                compress=0,
-            )
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise ServerUnreachableError(explain(url, error)) from None
-
-
-async def _in_time(url: URL, exchange: Coroutine[Any, Any, T]) -> T:
-    try:
-        async with asyncio.timeout(ANSWER):
-            return await exchange
-    except TimeoutError:
-        raise ServerUnreachableError(
-            f"The signaling server at {url} accepts connections but does not answer."
-        ) from None
-
-
-async def _challenge(socket: aiohttp.ClientWebSocketResponse, url: URL) -> Challenge:
-    """The server's greeting."""
-    challenge = await _receive(socket)
-    if isinstance(challenge, Refused):
-        raise _refusal(challenge)
-    if not isinstance(challenge, Challenge):
-        raise ServerUnreachableError(f"The server at {url} does not greet as it should.")
-    if challenge.protocol != PROTOCOL:
-        raise _version_error(challenge.protocol)
-    return challenge
-
-
-async def _ask_group(
-    socket: aiohttp.ClientWebSocketResponse, url: URL, proposed: bytes | None
-) -> Group:
-    with contextlib.suppress(OSError, aiohttp.ClientError):
-        await socket.send_bytes(encode(Nearby(proposed)))
-    answer = await _receive(socket)
-    if isinstance(answer, Refused):
-        raise _refusal(answer)
-    if not isinstance(answer, Group):
-        raise ServerUnreachableError(f"The server at {url} does not answer as it should.")
-    return answer
-
-
-async def _receive(socket: aiohttp.ClientWebSocketResponse) -> FromServer:
-    """The next message. Raises ServerUnreachableError when the connection ends or misbehaves."""
-    try:
-        frame = await socket.receive()
-    except (OSError, aiohttp.ClientError):
-        # aiohttp answers pings in there, also those that lay here while this machine slept.
-        raise ServerUnreachableError(_LOST) from None
-    if frame.type is aiohttp.WSMsgType.BINARY:
-        try:
-            return decode_from_server(frame.data)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise ServerUnreachableError(
-                f"The server sent something that is not a signaling message ({told(error)})."
-            ) from None
-    if frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING):
-        if frame.data == aiohttp.WSCloseCode.GOING_AWAY:
-            raise ServerUnreachableError("The signaling server is shutting down.")
-        raise ServerUnreachableError("The signaling server ended the connection.")
-    if frame.type is aiohttp.WSMsgType.TEXT:
-        raise ServerUnreachableError("The server sent text, so it is no signaling server.")
-    raise ServerUnreachableError(_LOST)
-
-
-def _version_error(theirs: int) -> VersionMismatchError:
-    older = "server" if theirs < PROTOCOL else "node"
-    return VersionMismatchError(
-        f"The signaling server speaks protocol version {theirs}, this node version {PROTOCOL}. "
-        f"Update the {older}."
-    )
-
-
-def _refusal(refused: Refused) -> P2PNodeError:
-    """The error for a server's refusal; our own sentences, so that a server cannot put words
-    into this program's mouth for the cases that it knows."""
-    known: dict[str, P2PNodeError] = {
-        "version": VersionMismatchError(
-            "The signaling server speaks another protocol version. Install the same version of "
-            "this program at both ends."
-        ),
-        "unavailable": RoomCodeError(
-            "The server lets nobody into such a room: the code is mistyped, the host has left, or "
-            "the room is full. Check the code with the host."
-        ),
-        "contested": OtherHostError(
-            "At the server this room has another host than the one that admitted this node."
-        ),
-        "dismissed": RefusedError("The host has turned this node away."),
-        "replaced": IdentityError(
-            "Another process has registered with this node's identity. Give each node on a "
-            "machine an identity file of its own."
-        ),
-        "busy": ServerUnreachableError("The signaling server is full; try again later."),
-    }
-    text = f"The signaling server refuses: {clean(refused.text, 200)}"
-    return known.get(refused.reason, ServerUnreachableError(text))
-
-
-def explain(url: URL, error: Exception) -> str:
-    """A sentence for a failed connection: what was met and what to try."""
-    where = f"{url.host}:{url.port}"
-    if isinstance(error, aiohttp.WSServerHandshakeError):
-        return (
-            f"There is a web server at {where}, but it is no signaling server (HTTP status "
-            f"{error.status} for {url.path}). Check address and port."
-        )
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"The certificate of {where} is not valid ({error.certificate_error})."
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"The name {url.host} is not known. Check its spelling and the network."
-    if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError):
-        return (
-            f"{where} answers, but not with TLS. If the server runs without it, write http:// or "
-            "ws:// instead of https:// or wss://."
-        )
-    if isinstance(error, TimeoutError):
-        return f"No answer from {where}. Is a firewall in between, or the address wrong?"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return (
-            f"Nothing listens at {where} ({error.strerror}). Is the signaling server running? "
-            "Start one with: python -m signaling serve"
-        )
-    return (
-        f"What listens at {where} is no signaling server, or it needs https:// "
-        f"({clean(str(error), 120)})."
-    )
+        return await ask(socket, self._url, register, Welcome)

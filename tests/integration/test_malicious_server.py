@@ -237,7 +237,7 @@ async def test_a_server_that_turns_up_with_another_host_keeps_no_member(
         await asyncio.sleep(0.2)
     assert ann.room.roster is not None
     assert ann.room.roster.host == host.id
-    assert host.room.is_host
+    assert host.room.door.is_host
     assert party.linked()
 
 
@@ -251,7 +251,7 @@ async def test_a_room_that_is_split_after_it_met_is_noticed(
     server.twist = halves(lambda peer: peer == ben)
     for member in party.members:
         view = View(
-            "host" if member.room.is_host else "member",
+            "host" if member.room.door.is_host else "member",
             party.members[0].id,
             3,
             tuple(sorted(party.ids)),

@@ -19,7 +19,7 @@ from p2pnode.errors import (
     ServerUnreachableError,
     VersionMismatchError,
 )
-from p2pnode.net import signaling_client
+from p2pnode.net import signaling_client, signaling_socket
 from p2pnode.net.nearby import find_nearby
 from p2pnode.net.signaling_client import Lent, Offline, Registered, SignalingClient
 from p2pnode.net.signaling_url import server_url
@@ -410,7 +410,7 @@ async def test_retries_are_spread_and_capped(monkeypatch):
 
 
 async def test_server_that_falls_silent_is_noticed(monkeypatch):
-    monkeypatch.setattr(signaling_client, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(signaling_socket, "HEARTBEAT", 0.2)
 
     async def conversation(ws):
         await ws.send_bytes(encode(Challenge(PROTOCOL, bytes(32))))
@@ -595,7 +595,7 @@ async def test_something_that_is_not_http():
 
 
 async def test_something_that_never_answers(monkeypatch):
-    monkeypatch.setattr(signaling_client, "ANSWER", 0.2)
+    monkeypatch.setattr(signaling_socket, "ANSWER", 0.2)
 
     async def respond(reader, _):
         await reader.read()
@@ -608,7 +608,7 @@ async def test_something_that_never_answers(monkeypatch):
 
 
 async def test_websocket_that_never_greets(monkeypatch):
-    monkeypatch.setattr(signaling_client, "ANSWER", 0.2)
+    monkeypatch.setattr(signaling_socket, "ANSWER", 0.2)
 
     async def conversation(ws):
         await ws.receive()
