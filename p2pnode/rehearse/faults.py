@@ -192,7 +192,7 @@ def arrange(world: World, fault: Fault) -> None:
     machines = list(world.machines.values())
     chosen = [machines[node] for node in fault.nodes]
     if fault.kind is Kind.MISSING:
-        world.never_link(*chosen)
+        world.net.never_link(*chosen)
         world.happened[fault.kind.value] += 1
     elif fault.kind in (Kind.WRONG, Kind.TEXT):
         assert fault.wrong is not None
@@ -224,21 +224,21 @@ def _happen(world: World, fault: Fault, chosen: list[Machine]) -> None:
         case Kind.SLOW:
             chosen[0].slot_time = max(chosen[0].slot_time, SLOW_SLOT)
         case Kind.FLAP:
-            world.flap(chosen[0], chosen[1], lasts)
+            world.net.flap(chosen[0], chosen[1], lasts)
         case Kind.ONEWAY:
-            world.block(chosen[0], chosen[1], lasts)
+            world.net.block(chosen[0], chosen[1], lasts)
         case Kind.STALL:
-            world.stall(chosen[0], chosen[1])
+            world.net.stall(chosen[0], chosen[1])
         case Kind.PARTITION:
-            world.partition(alive, lasts)
+            world.net.partition(alive, lasts)
         case Kind.SIGNALING:
-            world.signaling_back = max(world.signaling_back, fault.end)
+            world.net.signaling_back = max(world.net.signaling_back, fault.end)
         case Kind.DELAY:
-            world.delayed_until = max(world.delayed_until, fault.end)
+            world.net.delayed_until = max(world.net.delayed_until, fault.end)
         case Kind.REORDER:
-            world.reordered_until = max(world.reordered_until, fault.end)
+            world.net.reordered_until = max(world.net.reordered_until, fault.end)
         case Kind.DUPLICATE:
-            world.repeated_until = max(world.repeated_until, fault.end)
+            world.net.repeated_until = max(world.net.repeated_until, fault.end)
         case Kind.JOIN:
             if not _join(world, chosen[0]):
                 return
@@ -269,7 +269,7 @@ def _return(world: World, machine: Machine, wiped: bool) -> None:
 def _join(world: World, machine: Machine) -> bool:
     """Let a newcomer in, if there is a run to join and a server that introduces it."""
     running = any(other.up and other.finished is None for other in world.machines.values())
-    if world.now < world.signaling_back or not running:
+    if world.now < world.net.signaling_back or not running:
         return False
     world.admit(machine)
     return True
@@ -278,7 +278,7 @@ def _join(world: World, machine: Machine) -> bool:
 def _order(world: World, asked: Machine, fault: Fault) -> bool:
     """An order, if one can be given: by the machine, or by whoever is first in join order among
     those it can reach, as the owners would agree; that one must know how far the run is."""
-    reach = [asked, *(world.machines[peer] for peer in world.links(asked))]
+    reach = [asked, *(world.machines[peer] for peer in world.net.links(asked))]
     members = list(world.members)
     able = [m for m in reach if m.up and m.failed is None and not m.released and m.me in members]
     if not able:

@@ -171,7 +171,7 @@ class Machine:
         committed = [state for state in kept if state.step <= core.committed]
         usable = [state for state in committed if self.work.usable(state, chain.limit(old))]
         self.boot(max(usable, key=lambda state: state.step, default=toy.initial()), lead=here)
-        for peer in world.links(self):
+        for peer in world.net.links(self):
             self.feed(ev.LinkUp(peer))
 
     # Faults

@@ -156,8 +156,8 @@ class Scenario:
             trace=trace,
             core_class=core_class,
         )
-        world.bandwidth, world.delay = script.bandwidth, script.delay
-        world.duplicates = script.duplicates
+        world.net.bandwidth, world.net.delay = script.bandwidth, script.delay
+        world.net.duplicates = script.duplicates
         world.audit = script.audit
         first = [world.add(slot_time) for slot_time in script.slot_times]
         # A newcomer's number is in its fault; those of faults that were left out stay unused.

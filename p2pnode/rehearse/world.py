@@ -1,9 +1,7 @@
-"""A simulated world: machines, links, time. Discrete events, one seeded generator, no real clock.
+"""A simulated world: machines, a network, time. Discrete events, one seeded generator, no real
+clock.
 
-A link carries two ordered channels (control, bulk) in each direction. A reset loses what is on
-its way. Delays differ from message to message, so channels and links overtake each other.
-
-May import: limits, protocol, defects, machine, toy.
+May import: protocol, defects, machine, network, toy.
 """
 
 from __future__ import annotations
@@ -15,9 +13,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from p2pnode.limits import LIMITS
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol.chain import begin
@@ -27,28 +23,7 @@ from p2pnode.protocol.messages import PeerId, Priority, decode, encode
 from p2pnode.rehearse import toy
 from p2pnode.rehearse.defects import Defects
 from p2pnode.rehearse.machine import ROOM, Machine
-
-DELAYED = 3.0
-"""Seconds: well below the silence after which a peer is given up."""
-FRAGMENT_TIME = 0.5
-"""A bulk message longer than this on the wire is heard of in between."""
-
-
-@dataclass
-class Link:
-    """One pair's connection. `session` changes with every reset."""
-
-    up: bool = False
-    session: int = 0
-    blocked: set[PeerId] = field(default_factory=set)
-    """Senders whose frames vanish although the link looks up (one-way silence)."""
-    stalled: set[PeerId] = field(default_factory=set)
-    """Senders whose bulk frames vanish, for as long as the session lasts."""
-    free_at: dict[tuple[PeerId, bool], float] = field(default_factory=dict)
-    """When (sender, bulk) can put the next message on the wire."""
-    last_at: dict[tuple[PeerId, bool], float] = field(default_factory=dict)
-    """Arrival of the latest message of (sender, bulk): a channel keeps its order."""
-    queued: set[tuple[PeerId, object]] = field(default_factory=set)
+from p2pnode.rehearse.network import Network
 
 
 @functools.cache
@@ -82,17 +57,6 @@ class World:
         self.not_finite: tuple[int, int] | None = None
         self.audit = 0.0
         """Share of others' sets that every machine computes again."""
-        self.delay = (0.005, 0.08)
-        self.bandwidth = 20_000.0
-        self.duplicates = 0.01
-        self.delayed_until = 0.0
-        """Until then frames take up to DELAYED seconds longer."""
-        self.reordered_until = 0.0
-        """Until then messages of one channel overtake each other, as the transport never lets."""
-        self.repeated_until = 0.0
-        """Until then every third message comes twice."""
-        self.signaling_back = 0.0
-        """When the signaling server is back: before that, no link comes up and nobody joins."""
         self.happened: Counter[str] = Counter()
         """How many faults of each kind took effect."""
         self.events = 0
@@ -102,11 +66,8 @@ class World:
         self.wrong_alone = False
         """A machine made a step wrongly that nobody but it took part in: the others may have its
         state from it, and nothing to compare it with."""
+        self.net = Network(self)
         self.observe: Callable[[Machine, ef.Effect], object] | None = None
-        self._links: dict[frozenset[PeerId], Link] = {}
-        self._missing: set[frozenset[PeerId]] = set()
-        self._cut: dict[frozenset[PeerId], float] = {}
-        """Pairs on two sides of a partition, and until when."""
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
 
@@ -155,8 +116,7 @@ class World:
         )
         me = machine.me
         machine.offset = 1000.0 * number  # clocks agree on nothing
-        for other in self.machines:
-            self._links[frozenset((me, other))] = Link()
+        self.net.add(me, self.machines)
         self.machines[me] = machine
         return machine
 
@@ -165,7 +125,7 @@ class World:
         self.members = (*self.members, machine.me)
         machine.boot(machine.disk)
         self.announce()
-        self.connect(machine, 1.0)
+        self.net.connect(machine, 1.0)
 
     def announce(self, kicked: tuple[PeerId, ...] = ()) -> None:
         """The member list reaches everybody, at different times."""
@@ -183,22 +143,16 @@ class World:
         for machine in machines:
             machine.boot(machine.disk, start=machine is not host)
         for machine in machines:
-            self.connect(machine, 0.3)
+            self.net.connect(machine, 0.3)
         boot = host.boots
         self.feed_at(after, host, ev.Start(lead=True), lambda: host.boots == boot)
-
-    def connect(self, machine: Machine, within: float) -> None:
-        """Links to all running machines come up."""
-        for other in self.machines.values():
-            if other is not machine and other.up:
-                self.link_up(machine, other, self.now + self.random.uniform(0.0, within))
 
     def crash(self, machine: Machine) -> None:
         machine.crash()
         for other in self.machines.values():
             if other is not machine:
                 # A dead peer is noticed late, if at all.
-                self.link_down(machine, other, notice=8.0)
+                self.net.link_down(machine, other, notice=8.0)
 
     def restart(self, machine: Machine, wiped: bool = False) -> None:
         """A member starts again, from what is on its disk."""
@@ -208,7 +162,7 @@ class World:
             machine.chain = self.first_chain
             machine.stored = []
         machine.boot(toy.initial() if wiped else machine.disk)
-        self.connect(machine, 3.0)
+        self.net.connect(machine, 3.0)
 
     def saves(self, machine: Machine, step: int) -> bool:
         """Whether a machine writes this state to disk."""
@@ -239,15 +193,14 @@ class World:
         """A node went away in good order: its links close and the others notice soon."""
         for other in self.machines.values():
             if other is not machine:
-                self.at(
-                    self.now + 1.0, functools.partial(self.link_down, machine, other, notice=0.2)
-                )
+                close = functools.partial(self.net.link_down, machine, other, notice=0.2)
+                self.at(self.now + 1.0, close)
 
     # Records
 
     def tell_all(self, machine: Machine) -> None:
         """A machine tells its chain to everybody it has a link to."""
-        for peer in self.links(machine):
+        for peer in self.net.links(machine):
             self.tell(machine, self.machines[peer])
 
     def greet(self, a: Machine, b: Machine) -> None:
@@ -260,104 +213,7 @@ class World:
             return
         signed = machine.chain.signed
         raw = machine.chain.encode()
-        self._hop(machine.me, other.me, raw, False, lambda: other.hear(machine.me, signed))
-
-    # Links
-
-    def links(self, machine: Machine) -> list[PeerId]:
-        """Whom it has a link to, as it knows."""
-        return [
-            other
-            for other in self.machines
-            if other != machine.me and self.link(machine.me, other).up
-        ]
-
-    def link(self, a: PeerId, b: PeerId) -> Link:
-        return self._links[frozenset((a, b))]
-
-    def never_link(self, a: Machine, b: Machine) -> None:
-        """No direct connection between these two is possible."""
-        self._missing.add(frozenset((a.me, b.me)))
-
-    def link_up(self, a: Machine, b: Machine, when: float) -> None:
-        def happen() -> None:
-            if self.now < self.signaling_back:  # a link is made through the server
-                self.at(self.signaling_back + self.random.uniform(0.0, 3.0), happen)
-                return
-            if self.now < self._cut.get(frozenset((a.me, b.me)), 0.0):
-                self.at(self._cut[frozenset((a.me, b.me))], happen)
-                return
-            link = self.link(a.me, b.me)
-            if link.up or not a.up or not b.up or frozenset((a.me, b.me)) in self._missing:
-                return
-            link.up = True
-            link.session += 1
-            link.free_at.clear()
-            link.last_at.clear()
-            link.queued.clear()
-            link.stalled.clear()
-            a.feed(ev.LinkUp(b.me))
-            self.greet(a, b)
-            session = link.session
-            self.feed_at(
-                self.now + self.random.uniform(0.0, 0.2),
-                b,
-                ev.LinkUp(a.me),
-                lambda: link.up and link.session == session,
-            )
-
-        self.at(when, happen)
-
-    def link_down(self, a: Machine, b: Machine, notice: float = 2.0) -> None:
-        """The link breaks now; each end notices within `notice` seconds."""
-        link = self.link(a.me, b.me)
-        if not link.up:
-            return
-        link.up = False
-        link.session += 1
-        session = link.session
-        for one, other in ((a, b), (b, a)):
-            self.feed_at(
-                self.now + self.random.uniform(0.0, notice),
-                one,
-                ev.LinkDown(other.me),
-                lambda: link.session == session,
-            )
-
-    def flap(self, a: Machine, b: Machine, seconds: float) -> None:
-        self.link_down(a, b)
-        self.link_up(a, b, self.now + seconds)
-
-    def partition(self, group: list[Machine], seconds: float) -> None:
-        """Cut `group` off from the rest for a while."""
-        for a in group:
-            for b in self.machines.values():
-                if b not in group:
-                    lasts = seconds + self.random.uniform(0.0, 2.0)
-                    pair = frozenset((a.me, b.me))
-                    self._cut[pair] = max(self._cut.get(pair, 0.0), self.now + lasts)
-                    self.flap(a, b, lasts)
-
-    def block(self, sender: Machine, receiver: Machine, seconds: float) -> None:
-        """Frames of one direction vanish for a while."""
-        link = self.link(sender.me, receiver.me)
-        link.blocked.add(sender.me)
-        self.at(self.now + seconds, lambda: link.blocked.discard(sender.me))
-        if seconds > 8.0:  # the receiving end closes a silent link
-            self.at(self.now + 8.0, lambda: self.flap(sender, receiver, seconds - 8.0))
-
-    def stall(self, sender: Machine, receiver: Machine) -> None:
-        """Bulk frames of one direction vanish while control frames pass, until the sending end
-        has waited long enough for an acknowledgement and makes a new connection."""
-        link = self.link(sender.me, receiver.me)
-        link.stalled.add(sender.me)
-        session = link.session
-
-        def give_up() -> None:
-            if link.up and link.session == session:
-                self.flap(sender, receiver, 1.0)
-
-        self.at(self.now + LIMITS.stall, give_up)
+        self.net.hop(machine.me, other.me, raw, False, lambda: other.hear(machine.me, signed))
 
     # Messages
 
@@ -375,7 +231,7 @@ class World:
                 self.at(relay.paused_until, delivered)
             elif relay.up and not relay.released and relay.failed is None:
                 relay.feed(ev.Heard(machine.me, len(raw) if bulk else 0))
-                self._hop(
+                self.net.hop(
                     send.via,
                     send.peer,
                     raw,
@@ -384,63 +240,7 @@ class World:
                 )
 
         item = (send.peer, send.key) if bulk and send.key is not None else None
-        self._hop(machine.me, target, raw, bulk, delivered, item)
-
-    def _hop(
-        self,
-        sender: PeerId,
-        receiver: PeerId,
-        raw: bytes,
-        bulk: bool,
-        then: Callable[[], None],
-        item: tuple[PeerId, object] | None = None,
-    ) -> None:
-        link = self._links.get(frozenset((sender, receiver)))
-        if link is None or not link.up:
-            return
-        queued = None if item is None else (sender, item)
-        if queued is not None:
-            if queued in link.queued:
-                return
-            link.queued.add(queued)
-        channel = (sender, bulk)
-        starts = max(self.now, link.free_at.get(channel, 0.0))
-        on_wire = len(raw) / self.bandwidth if bulk else 0.0
-        arrives = starts + on_wire + self.random.uniform(*self.delay)
-        if self.now < self.delayed_until:
-            arrives += self.random.uniform(0.0, DELAYED)
-        if self.now >= self.reordered_until:
-            arrives = max(arrives, link.last_at.get(channel, 0.0))
-        link.free_at[channel] = starts + on_wire
-        link.last_at[channel] = arrives
-        session = link.session
-
-        def arrive() -> None:
-            if bulk and sender in link.stalled and link.session == session:
-                return  # and it stays queued: whatever repeats it waits behind it
-            if queued is not None and link.session == session:
-                link.queued.discard(queued)
-            if link.up and link.session == session and sender not in link.blocked:
-                then()
-
-        if bulk:
-            receiving = self.machines[receiver]
-            moment = starts + FRAGMENT_TIME
-            while moment < arrives:
-                self.feed_at(
-                    moment,
-                    receiving,
-                    ev.Heard(sender, 1000),
-                    lambda: (
-                        link.up
-                        and link.session == session
-                        and sender not in link.blocked | link.stalled
-                    ),
-                )
-                moment += FRAGMENT_TIME
-        self.at(arrives, arrive)
-        if self.random.random() < (0.3 if self.now < self.repeated_until else self.duplicates):
-            self.at(arrives + self.random.uniform(0.0, 5.0), arrive)
+        self.net.hop(machine.me, target, raw, bulk, delivered, item)
 
     def _deliver(self, sender: PeerId, receiver: PeerId, raw: bytes, via: PeerId | None) -> None:
         machine = self.machines[receiver]

@@ -33,14 +33,14 @@ class Recorder:
         apart: tuple[tuple[int, int], ...] = (),
     ) -> None:
         self.world = World(seed, slots=slots, steps=steps)
-        self.world.duplicates = duplicates
+        self.world.net.duplicates = duplicates
         self.effects: list[tuple[float, str, Effect]] = []
         self.world.observe = self._note
         self.nodes = [
             self.world.add(slot_time, (defects or {}).get(number)) for number in range(count)
         ]
         for a, b in apart:
-            self.world.never_link(self.nodes[a], self.nodes[b])
+            self.world.net.never_link(self.nodes[a], self.nodes[b])
         self.world.start(self.nodes)
 
     def _note(self, machine: Machine, effect: Effect) -> None:

@@ -22,7 +22,7 @@ def transfer(monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, Machine]:
     for module in (fetch, join):
         monkeypatch.setattr(module, "PART_BYTES", PART)
     run = Recorder(3, steps=100, slot_time=0.4)
-    run.world.bandwidth = 2_000.0
+    run.world.net.bandwidth = 2_000.0
     run.at_step(12)
     joiner = run.join()
     run.when(lambda: len(missing(joiner)) > 8)
@@ -39,7 +39,7 @@ def missing(machine: Machine) -> set[int]:
 
 def lose_links(run: Recorder, joiner: Machine) -> None:
     for node in run.nodes:
-        run.world.flap(node, joiner, 12.0)
+        run.world.net.flap(node, joiner, 12.0)
 
 
 def start_again(run: Recorder, joiner: Machine) -> None:

@@ -118,7 +118,7 @@ def test_a_leader_that_has_forgotten_everything_does_not_lead_in_its_old_term() 
     run = Recorder(3, steps=60, slot_time=0.5)
     run.when(lambda: run.nodes[2].core.plan is not None)
     old = run.nodes[0].core.term
-    run.world.partition([run.nodes[2]], 30.0)
+    run.world.net.partition([run.nodes[2]], 30.0)
     for node in run.nodes[:2]:  # the only others who know of that term
         run.world.restart(node, wiped=True)
     run.when(lambda: run.nodes[0].core.leading)
@@ -133,7 +133,7 @@ def test_two_leaders_of_one_round_the_earlier_wins() -> None:
     run = Recorder(3, steps=200)
     run.at_step(3)
     run.world.crash(run.nodes[0])
-    run.world.partition([run.nodes[1]], 30.0)
+    run.world.net.partition([run.nodes[1]], 30.0)
     run.when(lambda: run.nodes[1].core.leading and run.nodes[2].core.leading)
     terms = run.nodes[1].core.term, run.nodes[2].core.term
     run.when(lambda: len(run.leaders()) == 1)
@@ -145,7 +145,7 @@ def test_two_leaders_of_one_round_the_earlier_wins() -> None:
 def test_partition_goes_on_on_both_sides_and_heals() -> None:
     run = Recorder(4, steps=100)
     run.at_step(3)
-    run.world.partition(run.nodes[2:], 40.0)
+    run.world.net.partition(run.nodes[2:], 40.0)
     run.pass_time(30.0)
     assert run.nodes[0].core.committed > 5
     assert run.nodes[2].core.committed > 5
@@ -180,7 +180,7 @@ def test_a_donor_that_dies_costs_the_joiner_no_more_than_time() -> None:
 def test_small_lag_is_caught_up_from_kept_sums() -> None:
     run = Recorder(3, steps=30, slot_time=0.8)
     run.at_step(10)
-    run.world.partition([run.nodes[2]], 12.5)
+    run.world.net.partition([run.nodes[2]], 12.5)
     run.when(lambda: run.nodes[0].core.committed - run.nodes[2].core.committed >= 2)
     run.when(lambda: run.nodes[2].core.committed >= run.nodes[0].core.committed - 1)
     run.finish()
@@ -189,7 +189,7 @@ def test_small_lag_is_caught_up_from_kept_sums() -> None:
 
 def test_one_who_joins_when_the_run_is_over_still_gets_the_result() -> None:
     run = Recorder(2, steps=12)
-    run.world.bandwidth = 2_000.0
+    run.world.net.bandwidth = 2_000.0
     run.at_step(11)
     joiner = run.join()
     run.finish()
@@ -250,7 +250,7 @@ def test_who_is_beyond_one_neighbour_has_no_work_but_the_result() -> None:
 def test_one_way_silence_is_seen_from_the_other_statuses() -> None:
     run = Recorder(3, steps=60)
     run.at_step(3)
-    link = run.world.link(run.nodes[0].me, run.nodes[2].me)
+    link = run.world.net.link(run.nodes[0].me, run.nodes[2].me)
     link.blocked.add(run.nodes[2].me)  # n0 does not hear n2 any more, n2 hears n0
     run.pass_time(12.0)
     before = run.nodes[0].core.committed
@@ -272,7 +272,7 @@ def test_a_slow_peers_set_is_computed_twice() -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_slow_but_moving_transfer_is_not_asked_for_again(count: int) -> None:
     run = Recorder(count, steps=3)
-    run.world.bandwidth = 40.0  # a contribution takes about a quarter of a minute
+    run.world.net.bandwidth = 40.0  # a contribution takes about a quarter of a minute
     run.finish(limit=600.0)
     assert not [want for want in run.messages(Want) if want.slots]
     for kind in (Contribution, ShardSum):
@@ -282,9 +282,9 @@ def test_a_slow_but_moving_transfer_is_not_asked_for_again(count: int) -> None:
 
 def test_what_was_lost_with_a_link_is_asked_for() -> None:
     run = Recorder(2, steps=6)
-    run.world.bandwidth = 300.0
+    run.world.net.bandwidth = 300.0
     run.when(lambda: bool(run.sent(Contribution)))
-    run.world.flap(run.nodes[0], run.nodes[1], 1.0)
+    run.world.net.flap(run.nodes[0], run.nodes[1], 1.0)
     run.finish()
     assert run.sent(Want)
 
@@ -292,7 +292,7 @@ def test_what_was_lost_with_a_link_is_asked_for() -> None:
 def test_nodes_serve_until_everybody_has_the_last_commit() -> None:
     run = Recorder(3, steps=6)
     run.at_step(4)
-    run.world.partition([run.nodes[2]], 6.0)
+    run.world.net.partition([run.nodes[2]], 6.0)
     run.finish()
     last = max(
         at for at, name, effect in run.effects if isinstance(effect, ef.Finished) and name == "n2"
@@ -337,7 +337,7 @@ def test_a_member_that_is_missing_from_one_roster_takes_part_again() -> None:
     for node in run.nodes[:2]:
         node.feed(ev.RosterChanged(tuple(peer for peer in everybody if peer != gone), (gone,)))
         node.feed(ev.RosterChanged(everybody))
-        run.world.flap(node, run.nodes[2], 0.5)
+        run.world.net.flap(node, run.nodes[2], 0.5)
     run.finish()
     credits = [effect.credits for effect in run.of(ef.Commit, "n0")][-1]
     assert gone in dict(credits), "its work is taken"

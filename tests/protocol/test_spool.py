@@ -25,14 +25,14 @@ def test_older_sums_go_to_disk_and_are_served_from_there() -> None:
     behind = run.nodes[2]
     behind.slot_time = 1000.0  # alone it gets nowhere
     for node in run.nodes[:2]:
-        run.world.link_down(node, behind)
+        run.world.net.link_down(node, behind)
     run.when(lambda: run.nodes[0].core.committed >= behind.core.committed + 4)
     assert all(in_memory(node) <= IN_MEMORY + 2 for node in run.nodes)
     wanted = behind.core.committed + 1
     assert wanted in run.nodes[0].core._spooler._away
     assert run.nodes[0].core._shelf.kept_from <= wanted
     behind.slot_time = 1.0
-    run.world.connect(behind, 0.1)
+    run.world.net.connect(behind, 0.1)
     run.finish()
     assert not run.of(ef.Load, "n2"), "it was served sums, no state"
 

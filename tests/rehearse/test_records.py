@@ -57,7 +57,7 @@ def test_changed_settings_hold_from_one_step_on_everywhere() -> None:
 
 def test_who_finished_goes_on_when_steps_are_added() -> None:
     run = Recorder(2, steps=8, apart=())
-    run.world.partition([run.nodes[1]], 4.0)
+    run.world.net.partition([run.nodes[1]], 4.0)
     run.when(lambda: run.nodes[0].finished is not None)
     assert not run.nodes[0].released, "the other is cut off, and may need it"
     run.change(0, steps=16)
@@ -71,7 +71,7 @@ def test_a_later_stop_reaches_who_has_finished() -> None:
     host, *others = run.nodes
     host.slot_time = 20.0  # it is still at work when the others have finished
     for peer in others:
-        run.world.link_down(host, peer)
+        run.world.net.link_down(host, peer)
     run.when(lambda: any(peer.finished and not peer.released for peer in others))
     node, other = sorted(others, key=lambda peer: peer.finished is None)
     assert other.finished is None, "it has not told the first one yet that it has, too"
@@ -80,7 +80,7 @@ def test_a_later_stop_reaches_who_has_finished() -> None:
     step = run.stop(0)
     assert step < 12
     node.hear(host.me, host.chain.signed)
-    run.world.link_up(host, node, run.world.now + 0.1)
+    run.world.net.link_up(host, node, run.world.now + 0.1)
     assert ended(run, [host, node]).last_step == step
 
 
@@ -88,7 +88,7 @@ def test_a_host_that_is_cut_off_waits_to_hand_out_its_order() -> None:
     run = Recorder(3, steps=300, slot_time=0.2)
     run.at_step(5)
     host = run.nodes[0]
-    run.world.partition([host], 20.0)
+    run.world.net.partition([host], 20.0)
     run.pass_time(10.0)
     step = run.stop(0)
     run.when(lambda: host.finished is not None)
@@ -101,7 +101,7 @@ def test_the_longer_chain_wins_though_the_others_are_further() -> None:
     run = Recorder(3, steps=300, slot_time=0.5)
     run.at_step(5)
     host = run.nodes[0]
-    run.world.partition([host], 30.0)
+    run.world.net.partition([host], 30.0)
     run.pass_time(20.0)
     host.slot_time = 5.0
     run.pass_time(8.0)
@@ -114,7 +114,7 @@ def test_the_longer_chain_wins_though_the_others_are_further() -> None:
 def test_settings_changed_on_both_sides_resolve_to_the_longer_chain() -> None:
     run = Recorder(4, steps=60, slot_time=0.2)
     run.at_step(5)
-    run.world.partition([run.nodes[0], run.nodes[3]], 25.0)
+    run.world.net.partition([run.nodes[0], run.nodes[3]], 25.0)
     run.pass_time(15.0)
     run.change(0, steps=50)
     run.change(1, lr=0.011)
@@ -128,7 +128,7 @@ def test_settings_changed_on_both_sides_resolve_to_the_longer_chain() -> None:
 def test_of_two_equal_chains_the_earlier_signer_in_join_order_wins() -> None:
     run = Recorder(4, steps=60, slot_time=0.2)
     run.at_step(5)
-    run.world.partition([run.nodes[0], run.nodes[3]], 25.0)
+    run.world.net.partition([run.nodes[0], run.nodes[3]], 25.0)
     run.pass_time(15.0)
     run.change(1, steps=40)
     run.change(3, steps=50)
@@ -152,7 +152,7 @@ def test_a_state_that_nobody_has_any_more_is_computed_again() -> None:
     run = Recorder(3, steps=60, slot_time=0.2)
     run.at_step(5)
     host = run.nodes[0]
-    run.world.partition([host], 30.0)
+    run.world.net.partition([host], 30.0)
     run.pass_time(25.0)
     step = run.stop(0)
     run.when(lambda: run.nodes[1].chain.stopped)

@@ -27,8 +27,9 @@ from p2pnode.protocol.messages import PeerId, Plan
 from p2pnode.protocol.verdict import Verdict
 from p2pnode.rehearse import toy
 from p2pnode.rehearse.machine import Machine
+from p2pnode.rehearse.network import Link, Network
 from p2pnode.rehearse.oracle import check, over
-from p2pnode.rehearse.world import Link, World
+from p2pnode.rehearse.world import World
 
 NODES = 3
 SETTINGS = settings(
@@ -42,17 +43,17 @@ SETTINGS = settings(
 Channel = tuple[PeerId, PeerId, bool]
 
 
-class Wire(World):
-    """A world whose messages wait on the wire until they are delivered."""
+class Wire(Network):
+    """Messages wait on the wire until they are delivered."""
 
-    def __init__(self) -> None:
-        super().__init__(1, slots=4, steps=6)
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
         self.duplicates = 0.0
         self.waiting: dict[Channel, deque[tuple[Link, int, Callable[[], None]]]]
         self.waiting = defaultdict(deque)
         self.automatic = False
 
-    def _hop(
+    def hop(
         self,
         sender: PeerId,
         receiver: PeerId,
@@ -62,7 +63,7 @@ class Wire(World):
         item: tuple[PeerId, object] | None = None,
     ) -> None:
         if self.automatic:
-            super()._hop(sender, receiver, raw, bulk, then, item)
+            super().hop(sender, receiver, raw, bulk, then, item)
             return
         link = self._links.get(frozenset((sender, receiver)))
         if link is not None and link.up:
@@ -88,7 +89,8 @@ class Protocol(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = Wire()
+        self.world = World(1, slots=4, steps=6)
+        self.world.net = self.wire = Wire(self.world)
         self.world.observe = self.observe
         self.reached: dict[PeerId, int] = defaultdict(int)
         """Highest step that each machine ever applied."""
@@ -130,35 +132,35 @@ class Protocol(RuleBasedStateMachine):
 
     # Rules
 
-    @precondition(lambda self: self.world.channels())
+    @precondition(lambda self: self.wire.channels())
     @rule(data=st.data(), count=st.sampled_from([1, 1, 3, 10]))
     def deliver(self, data: st.DataObject, count: int) -> None:
-        channel = data.draw(st.sampled_from(self.world.channels()))
-        for _ in range(min(count, len(self.world.waiting[channel]))):
-            self.world.deliver(channel)
+        channel = data.draw(st.sampled_from(self.wire.channels()))
+        for _ in range(min(count, len(self.wire.waiting[channel]))):
+            self.wire.deliver(channel)
 
     @rule()
     def deliver_all(self) -> None:
-        for channel in self.world.channels():
-            for _ in range(len(self.world.waiting[channel])):
-                self.world.deliver(channel)
+        for channel in self.wire.channels():
+            for _ in range(len(self.wire.waiting[channel])):
+                self.wire.deliver(channel)
 
     @rule(times=st.sampled_from([2, 5, 20]))
     def work(self, times: int) -> None:
         """Everything arrives, time passes: so that runs get somewhere."""
         for _ in range(times):
             self.world.run(self.world.now + 0.1, lambda: False)
-            self.world.flush()
+            self.wire.flush()
 
-    @precondition(lambda self: self.world.channels())
+    @precondition(lambda self: self.wire.channels())
     @rule(data=st.data())
     def duplicate(self, data: st.DataObject) -> None:
-        self.world.deliver(data.draw(st.sampled_from(self.world.channels())), keep=True)
+        self.wire.deliver(data.draw(st.sampled_from(self.wire.channels())), keep=True)
 
     @rule(a=st.integers(0, NODES - 1), b=st.integers(1, NODES - 1), down=st.floats(0.0, 12.0))
     def drop(self, a: int, b: int, down: float) -> None:
         """A link breaks: what is on the wire is lost."""
-        self.world.flap(self.nodes[a], self.nodes[(a + b) % NODES], down)
+        self.world.net.flap(self.nodes[a], self.nodes[(a + b) % NODES], down)
 
     @rule(node=st.integers(0, NODES - 1))
     def crash(self, node: int) -> None:
@@ -173,7 +175,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(node=st.integers(0, NODES - 1), seconds=st.sampled_from([2.0, 12.0]))
     def partition(self, node: int, seconds: float) -> None:
-        self.world.partition([self.nodes[node]], seconds)
+        self.world.net.partition([self.nodes[node]], seconds)
 
     @rule(seconds=st.sampled_from([0.05, 0.3, 1.0, 4.0, 9.0]))
     def tick(self, seconds: float) -> None:
@@ -207,8 +209,8 @@ class Protocol(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not self.world.machines:
             return
-        self.world.flush()
-        self.world.automatic = True
+        self.wire.flush()
+        self.wire.automatic = True
         for machine in self.nodes:
             if not machine.up and not machine.released:
                 self.world.restart(machine)
