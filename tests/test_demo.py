@@ -25,7 +25,7 @@ from p2pnode.errors import ConfigError, DataError, DivergenceError, P2PNodeError
 from p2pnode.node_config import TextChoice
 from p2pnode.ui.events import Computing, HeldOut, Invite, Warn, to_json
 from tests.net.fakes import until
-from tests.ui.test_events import FINISHED, STARTED, STEP
+from tests.ui.examples import FINISHED, STARTED, STEP
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from p2pnode.train.footprint import footprint
 from p2pnode.train.tokenizer import byte_tokenizer
 from p2pnode.train.trained import Trained
 from p2pnode.train.update import initial_state
-from tests.train.helpers import MICRO, micro_config, new_trainer, train
-from tests.train.test_model import trained_like
+from tests.train.helpers import MICRO, micro_config, new_trainer, train, trained_like
 
 
 @pytest.fixture

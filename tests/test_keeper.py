@@ -29,9 +29,9 @@ from p2pnode.train.ledger import Ledger
 from p2pnode.train.trainer import Trainer
 from p2pnode.ui.events import Event, Warn
 from p2pnode.worker import Worker
-from tests.test_jobs import Bench
+from tests.harness.jobs import Bench
 from tests.train.helpers import loaded_once
-from tests.train.test_ledger import CONFIG, entry, ledger_of
+from tests.train.ledgers import CONFIG, entry, ledger_of
 
 SECONDS = 30.0
 

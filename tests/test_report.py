@@ -22,7 +22,7 @@ from p2pnode.train.ledger_lines import read_lines
 from p2pnode.ui import metrics as module
 from p2pnode.ui.events import Warn
 from p2pnode.ui.metrics import Metrics, MetricsLog, NodeShare, TimeSplit, read_metrics
-from tests.train.test_ledger import CONFIG, entry, ledger_of
+from tests.train.ledgers import CONFIG, entry, ledger_of
 
 RUN = CONFIG.run_id().hex()[:8]
 

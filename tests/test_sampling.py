@@ -17,7 +17,7 @@ from p2pnode.train import tokenizer as tokenizers
 from p2pnode.train.generate import generate
 from p2pnode.ui.events import Event, Sample, Warn
 from p2pnode.worker import Urgency, Worker
-from tests.test_jobs import Bench
+from tests.harness.jobs import Bench
 
 SECONDS = 60.0
 

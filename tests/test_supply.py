@@ -25,7 +25,8 @@ from p2pnode.ui.events import Info, Warn
 from p2pnode.worker import Worker
 from tests.harness.range_server import RangeServer
 from tests.harness.real_text import passages, write_parquet
-from tests.test_session import FakeMesh, make_setup, new_trainer, run_config
+from tests.harness.stage import FakeMesh, make_setup
+from tests.test_session import new_trainer, run_config
 
 STEPS = 6
 BRIEF = Patience(attempts=2, pause=0.01, stall=1.0, least_stall=1.0)

@@ -20,7 +20,7 @@ from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import load
 from p2pnode.train.ledger_lines import NOTHING, Entry, Line, entry_digest, read_lines
 from p2pnode.verify_command import verify
-from tests.test_jobs import Bench
+from tests.harness.jobs import Bench
 from tests.train.helpers import load_kernels, loaded_once
 
 STEPS = 6

@@ -17,8 +17,7 @@ from p2pnode.train.tokenizer import byte_tokenizer, from_json, padded
 from p2pnode.train.tokenizer import file_name as tokenizer_name
 from p2pnode.train.trained import Trained
 from p2pnode.train.update import initial_state
-from tests.train.helpers import MICRO, micro_config
-from tests.train.test_model import trained_like
+from tests.train.helpers import MICRO, micro_config, trained_like
 from tests.train.tokenizers import bpe, sentencepiece
 
 # These are ten times the size of everything else together: who wants the comparison installs the

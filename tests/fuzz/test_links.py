@@ -14,7 +14,7 @@ from p2pnode.net.seal import RANDOM_BYTES
 from p2pnode.protocol.frames import Channel, DataHeader, Kind, pack_relay, pack_value
 from tests.fuzz.effort import effort
 from tests.net.fakes import LinkPair
-from tests.net.test_relay import A, B, C, Triangle
+from tests.net.triangle import A, B, C, Triangle
 
 NUMBER = st.sampled_from([0, 1, 2, 3, 1023, 1024, 1025, 3000, 2**31, 2**32 - 1]) | st.integers(0, 9)
 BODY = st.sampled_from([b"", b"x", b"y" * 1023, b"z" * 1024, b"w" * 3000])

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.integration.conftest import ROOT
+from tests.integration.commands import ROOT
 
 CODE = "a-room-code-of-our-own-93417562-long-enough"
 SECONDS = 240.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pnode.train.ledger_lines import read_lines
-from tests.integration.conftest import Demo, run_cli
+from tests.integration.commands import Demo, run_cli
 from tests.integration.liar import wrong_gradients
 from tests.integration.processes import Node, Server, free_port
 

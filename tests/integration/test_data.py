@@ -12,7 +12,7 @@ import pytest
 from signaling.app import SignalingServer
 from tests.harness.range_server import RangeServer
 from tests.harness.real_text import passages, write_parquet
-from tests.integration.conftest import Demo
+from tests.integration.commands import Demo
 from tests.integration.processes import Node, Pace, Server, free_port
 from tests.train.tokenizers import bpe
 

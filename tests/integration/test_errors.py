@@ -12,7 +12,7 @@ import pytest
 from p2pnode import errors
 from p2pnode.cli_types import EXIT_CODES
 from signaling.app import SignalingServer
-from tests.integration.conftest import ROOT, run_cli
+from tests.integration.commands import ROOT, run_cli
 from tests.integration.processes import free_port
 
 CODE = "a-room-code-of-our-own-93417562-long-enough"

@@ -19,7 +19,7 @@ from p2pnode.protocol.admit import Admission
 from p2pnode.protocol.code import check_code, derive
 from p2pnode.protocol.identity import Identity, short_id
 from signaling.messages import Relayed, View
-from tests.integration.test_terminal import Terminal
+from tests.integration.terminals import Terminal
 
 NAMES = (
     "<img src=x onerror=\"document.title='owned'\">",

@@ -11,7 +11,7 @@ from p2pnode.train.open_data import open_dataset
 from p2pnode.train.trained import open_trained
 from p2pnode.train.trainer import Trainer
 from signaling.app import SignalingServer
-from tests.integration.conftest import Demo, run_cli
+from tests.integration.commands import Demo, run_cli
 from tests.integration.processes import Node
 from tests.train.helpers import train
 

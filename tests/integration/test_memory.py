@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 from p2pnode.train.footprint import footprint
-from tests.integration.conftest import Demo, run_cli
+from tests.integration.commands import Demo, run_cli
 from tests.train.helpers import run_config
 
 STEPS = 500

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import STEPS, Demo
+from tests.integration.commands import STEPS, Demo
 from tests.integration.disasters import Disaster, Fault, Scene
 from tests.integration.switch import missing
 

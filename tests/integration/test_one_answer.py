@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import STEPS, Demo
+from tests.integration.commands import STEPS, Demo
 from tests.integration.processes import Pace
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.real_text import passages
-from tests.integration.conftest import Demo
+from tests.integration.commands import Demo
 from tests.integration.processes import Node, Pace, Server, free_port, hooked
 from tests.train.tokenizers import bpe
 

@@ -4,14 +4,13 @@ the next member in its place. The oracle is a trainer alone with the same chain 
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from p2pnode.train.checkpoint import load
 from p2pnode.train.ledger_lines import read_lines
-from tests.integration.test_terminal import Room, Terminal
+from tests.integration.terminals import Room, Terminal
 from tests.train.helpers import new_trainer, train
 
 HASTY = """
@@ -29,14 +28,6 @@ sys.argv[:2] = [name]
 __import__("runpy").run_module(name, run_name="__main__", alter_sys=True)
 """
 """A node or server that is given up sooner than a minute: a test has not the time."""
-
-
-@pytest.fixture
-def terminals() -> Iterator[list[Terminal]]:
-    opened: list[Terminal] = []
-    yield opened
-    for terminal in opened:
-        terminal.close()
 
 
 class HastyRoom(Room):

@@ -11,7 +11,7 @@ import pytest
 from p2pnode.train.checkpoint import CheckpointFolder
 from p2pnode.train.ledger_lines import read_lines, the_ledger
 from signaling.app import SignalingServer
-from tests.integration.conftest import STEPS, Demo
+from tests.integration.commands import STEPS, Demo
 from tests.integration.processes import Node, Pace
 
 

@@ -10,7 +10,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from tests.integration.conftest import STEPS, Demo
+from tests.integration.commands import STEPS, Demo
 from tests.integration.processes import Node, Pace, Process, Server, free_port
 
 ASLEEP = 10.0

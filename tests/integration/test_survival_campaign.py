@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Demo
+from tests.integration.commands import Demo
 from tests.integration.disasters import (
     FILLER,
     STEPS,

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from tests.integration.conftest import STEPS, Demo
+from tests.integration.commands import STEPS, Demo
 from tests.integration.processes import Node, Process
 from tests.net.coturn import SECRET, coturn, needs_coturn
 from tests.net.namespaces import HUB, needs_namespaces, star

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Demo
+from tests.integration.commands import Demo
 from tests.integration.processes import Node, Pace, Server, free_port
 from tests.train.test_flush_to_zero import SOURCE
 

@@ -12,7 +12,7 @@ from aioice.ice import StunProtocol
 from p2pnode.net import consent
 from p2pnode.net.consent import keep_consent
 from tests.net.fakes import until
-from tests.net.test_rtc import connect, sides
+from tests.net.sides import connect, sides
 
 RTO = 0.05
 """The first wait for an answer; aioice gives an answer this long, and 0.5 s in earnest."""

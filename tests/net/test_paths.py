@@ -6,7 +6,7 @@ import pytest
 
 from p2pnode.net import ice, paths, rtc
 from p2pnode.net.paths import is_ours, local_address, uses_turn
-from tests.net.test_rtc import connect, sides
+from tests.net.sides import connect, sides
 
 
 def test_addresses_of_this_machine_are_known():

@@ -172,3 +172,7 @@ class World:
             for peer in list(host.waiting):
                 self.carry_out(nodes[0], host.approve(peer))
         return nodes
+
+
+def secret_of(node):
+    return node.admission._post._inside

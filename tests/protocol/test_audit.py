@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -13,9 +14,9 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol import messages as m
 from p2pnode.protocol.check import Check
-from p2pnode.protocol.pieces import digest_pieces
+from p2pnode.protocol.identity import short_id
 from p2pnode.rehearse import toy
-from tests.protocol.test_guard import (
+from tests.protocol.core_bench import (
     ME,
     PEER,
     RUN,
@@ -26,6 +27,7 @@ from tests.protocol.test_guard import (
     computed,
     plan,
     pledge,
+    sound_work,
 )
 
 STATE = toy.initial()
@@ -46,16 +48,8 @@ def lie(worker: bytes = PEER) -> m.Pledge:
 
 def audited(slots: tuple[int, ...], *, reference: bool = False, **changes: Any) -> ev.Audited:
     """What a sound machine finds."""
-    results = [toy.gradient(STATE, 1, slot) for slot in slots]
-    total = toy.pack(toy.add([values for _, values in results]))
-    fields: dict[str, Any] = {
-        "step": 1,
-        "slots": slots,
-        "reference": reference,
-        "evidence": tuple(evidence for evidence, _ in results),
-        "pieces": digest_pieces(total, m.Shard(0, 1), toy.PARAMETERS),
-    }
-    return ev.Audited(**(fields | changes))
+    evidence, _, pieces = sound_work(slots)
+    return dataclasses.replace(ev.Audited(1, slots, reference, evidence, pieces), **changes)
 
 
 def found() -> Bench:
@@ -262,7 +256,8 @@ def test_what_is_heard_is_passed_on_and_names_the_culprit() -> None:
     bench.tell(ME, plan())
     bench.status(THIRD)
     effects = bench.tell(ME, m.Wrong(RUN, lie(THIRD), 2, TRUE))
-    assert "03030303 at step 1: 01010101 computed its work again" in bench.refusals()
+    what = f"{short_id(THIRD)} at step 1: {short_id(ME)} computed its work again"
+    assert what in bench.refusals()
     bench.feed(ev.Tick())
     assert wrongs(bench, effects), "somebody may not have heard it"
 

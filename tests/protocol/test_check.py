@@ -12,16 +12,7 @@ from p2pnode.protocol import messages as m
 from p2pnode.protocol.evidence import summarise
 from p2pnode.rehearse import toy
 from tests.harness.calm import Recorder
-from tests.protocol.test_guard import (
-    ME,
-    PEER,
-    RUN,
-    STATE,
-    THIRD,
-    Bench,
-    computed,
-    pledge,
-)
+from tests.protocol.core_bench import ME, PEER, RUN, STATE, THIRD, Bench, computed, pledge
 
 SETS = {ME: (0, 1), PEER: (2, 3), THIRD: (4, 5)}
 APPLIED = b"a" * 32

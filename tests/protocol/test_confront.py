@@ -9,7 +9,7 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol import messages as m
 from p2pnode.rehearse import toy
-from tests.protocol.test_guard import ME, PEER, RUN, THIRD, Bench, computed, plan
+from tests.protocol.core_bench import ME, PEER, RUN, THIRD, Bench, computed, plan
 
 STATE = toy.initial()
 TRUTH = toy.gradient(STATE, 1, 4)[0]

@@ -3,7 +3,7 @@
 from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol import messages as m
-from tests.protocol.test_guard import ME, PEER, SET, THIRD, Bench, computed
+from tests.protocol.core_bench import ME, PEER, SET, THIRD, Bench, computed
 
 
 def workers(plan: m.Plan) -> set[bytes]:

@@ -10,7 +10,7 @@ from p2pnode.protocol import effects as ef
 from p2pnode.protocol import events as ev
 from p2pnode.protocol import messages as m
 from p2pnode.rehearse import toy
-from tests.protocol.test_guard import ME, PEER, RUN, SET, SHARD, STATE, THIRD, Bench, computed, plan
+from tests.protocol.core_bench import ME, PEER, RUN, SET, SHARD, STATE, THIRD, Bench, computed, plan
 
 HERE = toy.gradient(STATE, 1, SET[0])[0].token_hash
 OTHER = b"o" * 32

@@ -6,8 +6,7 @@ from p2pnode.errors import RefusedError, UsageError
 from p2pnode.protocol import admit_effects as effects
 from p2pnode.protocol.roster import Member, sign_roster
 from p2pnode.protocol.succession import BELIEVE, TAKEOVER
-from tests.protocol.room_world import ROOM, Node, World
-from tests.protocol.test_room_secret import secret_of
+from tests.protocol.room_world import ROOM, Node, World, secret_of
 
 LONG = TAKEOVER + 1.0
 

@@ -18,6 +18,7 @@ from p2pnode.train.arithmetic import kernels
 from p2pnode.train.data import Dataset
 from p2pnode.train.evidence import SlotEvidence
 from p2pnode.train.files import Texts, read_listing
+from p2pnode.train.layout import layout_of
 from p2pnode.train.open_data import builtin_manifest, open_dataset
 from p2pnode.train.trainer import Trainer
 
@@ -26,6 +27,7 @@ load_kernels = kernels.load
 loaded_once = functools.cache(load_kernels)
 """The same for every trainer, for tests that make many and do not touch their kernels."""
 
+VOCAB = 256
 MICRO = ModelConfig(vocab=256, width=16, layers=2, heads=2, ffn=24, seq_len=12)
 """The smallest model with every kind of tensor."""
 
@@ -105,3 +107,25 @@ def train(trainer: Trainer, steps: int, sets: list[list[int]] | None = None) -> 
 
 def new_trainer(config: RunConfig, dataset: Dataset | None = None, **options: Any) -> Trainer:
     return Trainer(config, dataset or open_dataset(None), **options)
+
+
+def trained_like(shape, seed=1, scale=0.2):
+    """Weights large enough that every path of the gradient matters."""
+    rng = np.random.default_rng(seed)
+    flat = np.empty(layout_of(shape).size, np.float32)
+    for t in layout_of(shape).tensors:
+        noise = rng.standard_normal(t.stop - t.start)
+        flat[t.start : t.stop] = 1 + 0.2 * noise if t.is_norm else scale * noise
+    return flat
+
+
+def tokens(shape, batch=2, seed=2):
+    """Inputs and targets of a slot, [batch, T] each."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, VOCAB, (batch, shape.seq_len + 1)).astype(np.int32)
+    return ids[:, :-1].copy(), ids[:, 1:].copy()
+
+
+def cosine(a, b):
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))

@@ -14,8 +14,7 @@ from p2pnode.train.evaluate import Score, evaluate, heldout_batches, text_batche
 from p2pnode.train.open_data import open_dataset
 from p2pnode.train.tokenizer import byte_tokenizer, from_json, padded
 from p2pnode.train.update import initial_state
-from tests.train.helpers import MICRO, micro_config, new_trainer
-from tests.train.test_model import trained_like
+from tests.train.helpers import MICRO, micro_config, new_trainer, trained_like
 from tests.train.tokenizers import bpe
 
 

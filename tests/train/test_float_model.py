@@ -10,8 +10,7 @@ from p2pnode.train import float_model, model
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.weights import Weights
 from tests.train import oracle
-from tests.train.helpers import MICRO
-from tests.train.test_model import tokens, trained_like
+from tests.train.helpers import MICRO, tokens, trained_like
 
 
 @pytest.mark.parametrize("shape", [MICRO, PRESETS["nano"].model], ids=["micro", "nano"])

@@ -14,8 +14,7 @@ from p2pnode.train.generate import generate, printable
 from p2pnode.train.sampler import Sampler
 from p2pnode.train.tokenizer import byte_tokenizer, from_json
 from p2pnode.train.update import initial_state
-from tests.train.helpers import MICRO, micro_config
-from tests.train.test_model import trained_like
+from tests.train.helpers import MICRO, micro_config, trained_like
 from tests.train.tokenizers import bpe, sentencepiece
 
 

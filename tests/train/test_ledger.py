@@ -10,38 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pnode.config import RunConfig
 from p2pnode.errors import CheckpointError, LedgerError
 from p2pnode.limits import LIMITS
 from p2pnode.train import ledger as module
 from p2pnode.train.heldout import LAG, best, stops_after
 from p2pnode.train.ledger import Ledger
-from p2pnode.train.ledger_lines import NOTHING, Entry, entry_digest, file_name, read_lines
+from p2pnode.train.ledger_lines import NOTHING, entry_digest, file_name, read_lines
 from tests.train.helpers import micro_config
-
-CONFIG = micro_config()
-
-
-def entry(step: int, loss: int | None = None, heldout: tuple[int, int] | None = None) -> Entry:
-    return Entry(
-        step=step,
-        state=f"{step:064x}",
-        loss=1_000 - step if loss is None else loss,
-        tokens=96,
-        evidence=f"{step + 7:064x}",
-        parts="AAAA",
-        heldout=heldout,
-    )
-
-
-def ledger_of(
-    folder: Path, steps: range | list[int] = range(1, 6), config: RunConfig = CONFIG
-) -> Ledger:
-    folder.mkdir(exist_ok=True)
-    ledger = Ledger(folder, config)
-    for step in steps:
-        ledger.record(entry(step), config)
-    return ledger
+from tests.train.ledgers import CONFIG, entry, ledger_of
 
 
 def steps_in(path: Path) -> list[int]:

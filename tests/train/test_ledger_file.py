@@ -11,7 +11,7 @@ from p2pnode.errors import LedgerError
 from p2pnode.report_command import WINDOW, _Losses
 from p2pnode.train.ledger_file import LedgerFile
 from p2pnode.train.ledger_lines import read_lines
-from tests.train.test_ledger import CONFIG, entry, ledger_of
+from tests.train.ledgers import CONFIG, entry, ledger_of
 
 
 @pytest.fixture

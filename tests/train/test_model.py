@@ -14,36 +14,14 @@ from p2pnode.train.layout import layout_of
 from p2pnode.train.update import initial_state
 from p2pnode.train.weights import Weights
 from tests.train import oracle
-from tests.train.helpers import MICRO, micro_config
+from tests.train.helpers import MICRO, VOCAB, cosine, micro_config, tokens, trained_like
 
 NANO = PRESETS["nano"].model
-VOCAB = 256
 
 
 @pytest.fixture(scope="module")
 def ops() -> kernels.Kernels:
     return kernels.load(reference=True)
-
-
-def trained_like(shape, seed=1, scale=0.2):
-    """Weights large enough that every path of the gradient matters."""
-    rng = np.random.default_rng(seed)
-    flat = np.empty(layout_of(shape).size, np.float32)
-    for t in layout_of(shape).tensors:
-        noise = rng.standard_normal(t.stop - t.start)
-        flat[t.start : t.stop] = 1 + 0.2 * noise if t.is_norm else scale * noise
-    return flat
-
-
-def tokens(shape, batch=2, seed=2):
-    rng = np.random.default_rng(seed)
-    ids = rng.integers(0, VOCAB, (batch, shape.seq_len + 1)).astype(np.int32)
-    return ids[:, :-1].copy(), ids[:, 1:].copy()
-
-
-def cosine(a, b):
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
 def bits(x):

@@ -12,8 +12,7 @@ from p2pnode.train.arithmetic import kernels
 from p2pnode.train.layout import layout_of
 from p2pnode.train.weights import Weights
 from tests.train import oracle
-from tests.train.helpers import MICRO
-from tests.train.test_model import cosine, tokens, trained_like
+from tests.train.helpers import MICRO, cosine, tokens, trained_like
 
 
 def norm(x, gain):

@@ -27,8 +27,8 @@ from p2pnode.ui.console import (
 )
 from p2pnode.ui.events import Computing, Event, Info, Knock, Warn, to_json
 from tests.net.fakes import until
+from tests.ui.examples import EXAMPLES, STEP
 from tests.ui.hostile import HOSTILE, unsafe
-from tests.ui.test_events import EXAMPLES, STEP
 
 
 class Clock:
