@@ -1,33 +1,18 @@
-"""The signaling client: real servers, restarted servers, and things that are no servers."""
+"""The signaling client at real servers, restarted servers, and servers that misbehave."""
 
 import asyncio
-import contextlib
-import random
-import secrets
-import socket
-import ssl
 import sys
 
 import pytest
-from aiohttp import web
 
-from p2pnode.errors import (
-    IdentityError,
-    OtherHostError,
-    RefusedError,
-    RoomCodeError,
-    ServerUnreachableError,
-    VersionMismatchError,
-)
+from p2pnode.errors import IdentityError, OtherHostError, RefusedError, RoomCodeError
 from p2pnode.net import signaling_client, signaling_socket
-from p2pnode.net.nearby import find_nearby
 from p2pnode.net.signaling_client import Lent, Offline, Registered, SignalingClient
 from p2pnode.net.signaling_url import server_url
 from p2pnode.protocol import admit
 from p2pnode.protocol import admit_effects as effects
-from p2pnode.protocol.admit import Admission
 from p2pnode.protocol.identity import Identity
-from signaling.app import SignalingServer, tls_context
+from signaling.app import SignalingServer
 from signaling.data.folder import Folder
 from signaling.messages import (
     PROTOCOL,
@@ -41,108 +26,13 @@ from signaling.messages import (
     encode,
 )
 from signaling.turn import TurnLender
-from tests.signaling.peers import self_signed
-
-ROOM, SECRET = b"r" * 32, b"s" * 32
-SOON = 30.0
-"""Seconds after which a test gives up."""
+from tests.net.signaling_nodes import ROOM, SOON, Node, client_of, fake_server, next_of
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(signaling_client, "FIRST_DELAY", 0.02)
     monkeypatch.setattr(signaling_client, "MAX_DELAY", 0.2)
-
-
-def client_of(server, identity=None, room=ROOM):
-    address = server if isinstance(server, str) else server.url
-    return SignalingClient(
-        server_url(address), identity or Identity.ephemeral(), room, rng=random.Random(1)
-    )
-
-
-async def next_of(client, kind, wanted=lambda _: True):
-    """The next event of a kind for which `wanted` holds."""
-    async with asyncio.timeout(SOON):
-        async for event in client:
-            if isinstance(event, kind) and wanted(event):
-                return event
-    raise AssertionError("events ended")
-
-
-class Node:
-    """A node's signaling side as the real node runs it: client, admission, effects."""
-
-    def __init__(self, name, server, approve="all", identity=None, saved=None):
-        self.identity = identity or Identity.ephemeral()
-        self.id = self.identity.peer_id
-        self.client = client_of(server, self.identity)
-        self.admission = Admission(
-            *(self.identity, ROOM, SECRET),
-            name=name,
-            approve=approve,
-            random=secrets.token_bytes,
-            saved=saved,
-        )
-        self.log = []
-        self.carry_out(self.admission.start())
-        self.changed = asyncio.Event()
-        self.view = None
-
-    async def __aenter__(self):
-        await self.client.__aenter__()
-        self.tasks = [asyncio.create_task(self.run()), asyncio.create_task(self.tick())]
-        return self
-
-    async def __aexit__(self, *details):
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        await self.client.__aexit__(*details)
-
-    async def run(self):
-        loop = asyncio.get_running_loop()
-        async for event in self.client:
-            if isinstance(event, View):
-                self.view = event
-                self.carry_out(self.admission.on_view(event, loop.time()))
-            elif isinstance(event, Relayed):
-                out = self.admission.on_relayed(event.sender, event.sealed, loop.time())
-                self.carry_out(out)
-            elif isinstance(event, Offline):
-                self.view = None
-            self.changed.set()
-
-    async def tick(self):
-        while True:
-            await asyncio.sleep(0.1)
-            self.carry_out(self.admission.on_tick(asyncio.get_running_loop().time()))
-            self.changed.set()
-
-    def carry_out(self, out):
-        self.log += out
-        for effect in out:
-            if isinstance(effect, effects.Send):
-                self.client.send_envelope(effect.to, effect.sealed)
-            elif isinstance(effect, effects.Publish):
-                self.client.publish_roster(effect.signed)
-            elif isinstance(effect, effects.DismissPeer):
-                self.client.dismiss(effect.peer)
-            elif isinstance(effect, effects.RosterChanged):
-                self.client.set_roster(effect.roster.signed)
-
-    async def until(self, condition):
-        async with asyncio.timeout(SOON):
-            while not condition(self):
-                self.changed.clear()
-                await self.changed.wait()
-
-    def has_members(self, *nodes):
-        roster = self.admission.roster
-        return roster is not None and roster.ids == tuple(node.id for node in nodes)
-
-
-# With a real server
 
 
 async def test_events_of_a_registration():
@@ -457,215 +347,6 @@ async def test_outbox_is_bounded():
         assert client._outbox.qsize() <= signaling_client._OUTBOX
 
 
-# Without a server, or with something else in its place
-
-
-class fake_server:
-    """A WebSocket server with a given conversation. `async with` gives its address."""
-
-    def __init__(self, conversation, path="/ws"):
-        self.conversation = conversation
-        self.path = path
-
-    async def __aenter__(self):
-        async def handler(request):
-            ws = web.WebSocketResponse()
-            await ws.prepare(request)
-            await self.conversation(ws)
-            await ws.close()
-            return ws
-
-        app = web.Application()
-        app.router.add_get(self.path, handler)
-        self.runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self.runner.setup()
-        site = web.TCPSite(self.runner, "127.0.0.1", 0)
-        await site.start()
-        return f"http://127.0.0.1:{self.runner.addresses[0][1]}"
-
-    async def __aexit__(self, *_):
-        await self.runner.cleanup()
-
-
-async def failure(url):
-    """The error of a first connection."""
-    async with asyncio.timeout(SOON):
-        try:
-            async with client_of(url):
-                raise AssertionError("it should not have connected")
-        except AssertionError:
-            raise
-        except Exception as error:
-            return error
-
-
-async def tcp_server(respond):
-    async def serve(reader, writer):
-        await respond(reader, writer)
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    return server, server.sockets[0].getsockname()[1]
-
-
-async def test_nothing_listens():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        error = await failure(f"127.0.0.1:{free.getsockname()[1]}")
-    assert isinstance(error, ServerUnreachableError)
-    assert "Nothing listens" in str(error)
-    assert "python -m signaling serve" in str(error)
-
-
-async def test_unknown_name():
-    error = await failure("no-such-host.invalid")
-    assert isinstance(error, ServerUnreachableError)
-    assert "no-such-host.invalid" in str(error)
-
-
-@pytest.mark.parametrize(("path", "status"), [("/ws", 200), ("/other", 404)])
-async def test_some_other_web_server(path, status):
-    app = web.Application()
-
-    async def page(_):
-        return web.Response(text="<html>hello")
-
-    app.router.add_get(path, page)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    error = await failure(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    await runner.cleanup()
-    assert isinstance(error, ServerUnreachableError)
-    assert f"HTTP status {status}" in str(error)
-    assert "no signaling server" in str(error)
-
-
-async def test_tls_expected_where_there_is_none():
-    async with SignalingServer("127.0.0.1", 0) as server:
-        error = await failure(server.url.replace("http", "https"))
-    assert isinstance(error, ServerUnreachableError)
-    assert "not with TLS" in str(error)
-
-
-async def test_certificate_that_is_not_valid(tmp_path):
-    # A made-up certificate needs no third-party tool: cryptography is there anyway.
-    import datetime
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    day = datetime.datetime(2026, 1, 1)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, day, day.replace(year=2046))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path / "both.pem"
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path)
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
-    error = await failure(f"https://localhost:{server.sockets[0].getsockname()[1]}")
-    server.close()
-    assert isinstance(error, ServerUnreachableError)
-    assert "certificate" in str(error)
-
-
-async def test_something_that_is_not_http():
-    async def respond(_, writer):
-        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
-        await writer.drain()
-
-    server, port = await tcp_server(respond)
-    error = await failure(f"127.0.0.1:{port}")
-    server.close()
-    assert isinstance(error, ServerUnreachableError)
-    assert "no signaling server" in str(error)
-
-
-async def test_something_that_never_answers(monkeypatch):
-    monkeypatch.setattr(signaling_socket, "ANSWER", 0.2)
-
-    async def respond(reader, _):
-        await reader.read()
-
-    server, port = await tcp_server(respond)
-    error = await failure(f"127.0.0.1:{port}")
-    server.close()
-    assert isinstance(error, ServerUnreachableError)
-    assert "No answer" in str(error)
-
-
-async def test_websocket_that_never_greets(monkeypatch):
-    monkeypatch.setattr(signaling_socket, "ANSWER", 0.2)
-
-    async def conversation(ws):
-        await ws.receive()
-
-    async with fake_server(conversation) as url:
-        error = await failure(url)
-    assert isinstance(error, ServerUnreachableError)
-    assert "does not answer" in str(error)
-
-
-@pytest.mark.parametrize(("version", "update"), [(PROTOCOL + 1, "node"), (0, "server")])
-async def test_other_protocol_version(version, update):
-    async def conversation(ws):
-        await ws.send_bytes(encode(Challenge(version, bytes(32))))
-        await ws.receive()
-
-    async with fake_server(conversation) as url:
-        error = await failure(url)
-    assert isinstance(error, VersionMismatchError)
-    assert str(error).endswith(f"Update the {update}.")
-
-
-@pytest.mark.parametrize("first", ["text", b"\xc0", encode(Welcome()), bytes(70_000)])
-async def test_websocket_that_speaks_something_else(first):
-    async def conversation(ws):
-        await (ws.send_str(first) if isinstance(first, str) else ws.send_bytes(first))
-        await ws.receive()
-
-    async with fake_server(conversation) as url:
-        assert isinstance(await failure(url), ServerUnreachableError)
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("version", VersionMismatchError),
-        ("unavailable", RoomCodeError),
-        ("contested", OtherHostError),
-        ("dismissed", RefusedError),
-        ("busy", ServerUnreachableError),
-        ("proof", ServerUnreachableError),
-        ("new reason", ServerUnreachableError),
-    ],
-)
-async def test_refusals_become_our_own_sentences(reason, kind):
-    async def conversation(ws):
-        await ws.send_bytes(encode(Challenge(PROTOCOL, bytes(32))))
-        await ws.receive_bytes()
-        await ws.send_bytes(encode(Refused(reason, "\x1b[2Jrun\nrm -rf /")))
-
-    async with fake_server(conversation) as url:
-        error = await failure(url)
-    assert type(error) is kind
-    assert "\x1b" not in str(error)
-    assert "\n" not in str(error)
-
-
 async def test_server_that_misbehaves_later_is_left_and_tried_again():
     async def conversation(ws):
         await ws.send_bytes(encode(Challenge(PROTOCOL, bytes(32))))
@@ -695,62 +376,3 @@ async def test_pings_of_a_server_that_has_gone_meanwhile_end_nothing():
         for _ in range(2):
             offline = await next_of(client, Offline)
             assert "was lost" in offline.reason
-
-
-# Groups by public address
-
-
-async def test_second_node_nearby_finds_the_room_of_the_first():
-    async with SignalingServer("127.0.0.1", 0, group_private=True) as server:
-        url = server_url(server.url)
-        with pytest.raises(RoomCodeError, match="opened a group"):
-            await find_nearby(url, ROOM, guest=True)
-        assert await find_nearby(url, ROOM, guest=False) == ROOM
-        assert await find_nearby(url, b"x" * 32, guest=False) == ROOM
-        assert await find_nearby(url, b"x" * 32, guest=True) == ROOM
-
-
-async def test_private_addresses_do_not_meet_and_the_sentence_says_what_to_do():
-    async with SignalingServer("127.0.0.1", 0) as server:
-        with pytest.raises(RoomCodeError, match=r"private address.*Use a room code"):
-            await find_nearby(server_url(server.url), ROOM, guest=False)
-
-
-async def test_nearby_without_a_server_is_unreachable():
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    with pytest.raises(ServerUnreachableError):
-        await find_nearby(server_url(f"127.0.0.1:{port}"), ROOM, guest=False)
-
-
-async def test_host_opens_its_group_again_at_a_restarted_server():
-    identity = Identity.ephemeral()
-    async with contextlib.AsyncExitStack() as stack:
-        async with SignalingServer("127.0.0.1", 0, group_private=True) as server:
-            url = server_url(server.url)
-            client = SignalingClient(url, identity, ROOM, nearby=True, rng=random.Random(1))
-            await stack.enter_async_context(client)
-            assert (await next_of(client, View)).role == "host"
-        async with SignalingServer("127.0.0.1", server.port, group_private=True):
-            await next_of(client, View)
-            assert await find_nearby(url, b"x" * 32, guest=False) == ROOM
-
-
-async def test_members_do_not_open_groups_and_need_none():
-    async with SignalingServer("127.0.0.1", 0) as server:  # no groups here at all
-        async with SignalingClient(
-            server_url(server.url), Identity.ephemeral(), ROOM, nearby=True
-        ) as client:
-            assert (await next_of(client, View)).role == "host", "the room is open all the same"
-        async with SignalingServer("127.0.0.1", 0, group_private=True) as other:
-            client = SignalingClient(server_url(other.url), Identity.ephemeral(), ROOM, nearby=True)
-            client._role = "member"
-            with pytest.raises(RoomCodeError):
-                await client.__aenter__()
-            assert await find_nearby(server_url(other.url), b"x" * 32, guest=False) == b"x" * 32
-
-
-async def test_self_signed_server_is_a_sentence(tmp_path):
-    async with SignalingServer("127.0.0.1", 0, tls=tls_context(*self_signed(tmp_path))) as server:
-        with pytest.raises(ServerUnreachableError, match=r"certificate .* is not valid"):
-            await SignalingClient(server_url(server.url), Identity.ephemeral(), ROOM).__aenter__()

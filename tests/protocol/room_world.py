@@ -176,3 +176,7 @@ class World:
 
 def secret_of(node):
     return node.admission._post._inside
+
+
+def members_of(node):
+    return [member.name for member in node.admission.roster.members]

@@ -15,12 +15,7 @@ from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.pairing import PAIRING, Host, Newcomer, decode_pairing, encode_pairing
 from p2pnode.protocol.pairs import PAIR_ENVELOPE, Pairs
 from signaling.messages import View
-from tests.protocol.room_world import ROOM, SECRET, Node, World
-
-
-@pytest.fixture
-def world():
-    return World()
+from tests.protocol.room_world import ROOM, SECRET, Node
 
 
 def host_of(world, **options):

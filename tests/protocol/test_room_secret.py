@@ -10,12 +10,7 @@ from p2pnode.protocol.box import OVERHEAD, seal, unseal
 from p2pnode.protocol.envelope import Channel
 from p2pnode.protocol.identity import Identity
 from p2pnode.protocol.post import DOOR, INSIDE
-from tests.protocol.room_world import ROOM, SECRET, Node, World, secret_of
-
-
-@pytest.fixture
-def world():
-    return World()
+from tests.protocol.room_world import ROOM, SECRET, Node, secret_of
 
 
 def read(sealed, sender, to, secret):

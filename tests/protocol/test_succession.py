@@ -6,14 +6,9 @@ from p2pnode.errors import RefusedError, UsageError
 from p2pnode.protocol import admit_effects as effects
 from p2pnode.protocol.roster import Member, sign_roster
 from p2pnode.protocol.succession import BELIEVE, TAKEOVER
-from tests.protocol.room_world import ROOM, Node, World, secret_of
+from tests.protocol.room_world import ROOM, Node, secret_of
 
 LONG = TAKEOVER + 1.0
-
-
-@pytest.fixture
-def world():
-    return World()
 
 
 def lose(world, node):

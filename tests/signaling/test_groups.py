@@ -7,7 +7,7 @@ from signaling.groups import Groups
 from signaling.limits import LIMITS
 from signaling.messages import Group, Nearby, Register, encode
 from tests.signaling.peers import register
-from tests.signaling.test_rooms import Server
+from tests.signaling.rooms_server import Server
 
 HOME, ELSEWHERE = "5.6.7.8", "5.6.7.9"
 ROOM_A, ROOM_B = b"a" * 32, b"b" * 32
