@@ -2,11 +2,12 @@
 
 What the two halves (sending, receiving) have in common: addresses, the largest packet, when a SACK
 is due. Sans-IO: `now` is an argument, seconds; whoever calls sends what comes out.
-May import: of net.fast: packets, receiving, sending.
+May import: of net.fast: flight, packets, receiving, sending.
 """
 
 from __future__ import annotations
 
+from p2pnode.net.fast.flight import MODULUS
 from p2pnode.net.fast.packets import (
     DATA_BYTES,
     NOW,
@@ -18,7 +19,7 @@ from p2pnode.net.fast.packets import (
     sack_packet,
 )
 from p2pnode.net.fast.receiving import Message, Receiver
-from p2pnode.net.fast.sending import MODULUS, Sender
+from p2pnode.net.fast.sending import Sender
 
 WINDOW_BYTES = 4 * 1024 * 1024
 """Most bytes held for the peer, and most on their way to it: 80 ms at 400 Mbit/s."""

@@ -4,20 +4,25 @@ Reno halves on every loss, so that at one loss in a hundred packets and 50 ms no
 0.3 MB/s, though the loss is the radio's and not a full queue's. Here the round trip decides what a
 loss means. While it shows no queue (below the shortest ever seen plus a guard), the window grows by
 a part of itself each round and a loss takes little; with a queue, it grows by one packet a round
-and a loss takes 30 %, as other traffic does (CUBIC, RFC 9438). A path that loses much counts
-as congested whatever its delay (a short queue shows none). The shortest round trip is kept for the
-life of the connection: after a change to a longer path the window falls back to the cautious form.
-Slow start counts bytes and ends when a queue shows (HyStart, RFC 9406).
+and a loss takes 30 %, as other traffic does (CUBIC, RFC 9438).
+
+A short queue shows no delay, so much loss counts as a queue whatever the round trip says, until a
+trial says otherwise: the window is cut by 30 % and held, and if as large a part of the packets is
+lost as before, the loss is not of our making. The window is given back and so much loss tolerated
+from then on. The shortest round trip is kept for the life of the connection: after a change to a
+longer path the window falls back to the cautious form. Slow start counts bytes and ends when a
+queue shows (HyStart, RFC 9406). A window that was not filled learns nothing from a loss.
 
 Sans-IO: rounds are told by packet numbers, time comes in. May import: nothing of ours.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 INITIAL_PACKETS = 10
-"""RFC 6928."""
+"""RFC 6928. Without a queue no loss takes the window below it."""
 
 LEAST_PACKETS = 4
 """Fewer could not tell of a loss by later packets."""
@@ -46,11 +51,41 @@ GENTLE_BACK_OFF = 0.985
 every round has a loss."""
 
 MUCH_LOSS = 0.04
-MUCH_PACKETS = 3
-"""Lost part of the packets, and number of lost packets, from which the path counts as congested."""
+MUCH_PACKETS = 2
+"""Lost part of the packets from which the path counts as congested, and packets that chance may
+add to it."""
+
+MOST_LOSS = 1 / 8
+"""A larger lost part always counts. Slow start, whose steps are large, takes so much."""
+
+SAMPLE_PACKETS = 128
+"""Packets from which the lost part is told, at least."""
 
 MEMORY = 3 / 4
 """Weight of the past in the lost part, a round."""
+
+TRIAL_PACKETS = 256
+TRIAL_ROUNDS = 2
+"""Length of a trial, at least."""
+
+TRIAL_PART = 1 / 2
+"""If at least this part of the loss stays though the window was cut, it is not of our making."""
+
+TOLERATED = 2.0
+"""So many times the loss that stayed is tolerated: what chance adds to few packets."""
+
+
+@dataclasses.dataclass
+class _Trial:
+    """Whether the loss falls with the window."""
+
+    loss: float
+    """Lost part before."""
+    window: float
+    """Window before."""
+    begins: int
+    """First packet number after the cut."""
+    rounds: int = 0
 
 
 class Congestion:
@@ -72,6 +107,8 @@ class Congestion:
         self._lost = 0.0
         self._reduced_at = -1
         self._grows_from = -1
+        self._tolerated = MUCH_LOSS
+        self._trial: _Trial | None = None
 
     @property
     def queue(self) -> bool:
@@ -100,9 +137,11 @@ class Congestion:
                 self._threshold = min(self._threshold, self.window)
         self._acked += nbytes
         if number >= self._round_ends:
-            self._next_round(next_number)
-        if not full or number < self._grows_from:
-            return
+            self._next_round(number, next_number)
+        if full and number >= self._grows_from and self._trial is None:
+            self._grow(nbytes)
+
+    def _grow(self, nbytes: int) -> None:
         if self.window < self._threshold:
             self.window += nbytes
         elif self.queue:
@@ -112,37 +151,77 @@ class Congestion:
         near = self.shortest is not None and self.shortest < NEAR_SECONDS
         self.window = min(self.window, float(NEAR_BYTES if near else self._max_bytes))
 
-    def lost(self, nbytes: int, number: int, next_number: int) -> None:
-        """Packets up to this number were lost, nbytes of them newly seen."""
-        self._lost += nbytes
-        if number < self._reduced_at:
-            return  # sent before the last reduction: the same event
-        self._reduced_at = next_number
-        if self.queue or self._loses_much():
-            self._acked = self._lost = 0.0  # this reduction answers all of it
-            self._grows_from = next_number
-            self._reduce(BACK_OFF)
-            self._threshold = self.window
-        else:
-            self._reduce(GENTLE_BACK_OFF)
+    def lost(self, nbytes: int, number: int, next_number: int, *, on_their_way: float) -> None:
+        """Packets up to this number were lost, nbytes of them newly seen.
 
-    def timed_out(self, next_number: int) -> None:
+        on_their_way: bytes that were before this was seen.
+        """
+        self._lost += nbytes
+        if number < self._reduced_at or 2 * on_their_way < self.window:
+            return  # the same event as the last reduction's, or not the window's doing
+        if self.queue:
+            self._trial = None
+            self._cut(next_number, LEAST_PACKETS)
+        elif self._loses_much():
+            # A cut during a trial changes nothing that it asks.
+            if self._trial is None and self.window >= self._threshold:
+                self._trial = _Trial(self._lost_part(), self.window, next_number)
+            self._cut(next_number, INITIAL_PACKETS)
+        else:
+            self._reduced_at = next_number
+            self._reduce(GENTLE_BACK_OFF, INITIAL_PACKETS)
+
+    def timed_out(self, next_number: int, *, on_their_way: float) -> None:
         """Nothing was heard for so long that all that was on its way counts as lost."""
+        self._trial = None
         self._reduced_at = next_number
-        self._threshold = self.window * BACK_OFF
-        self.window = float(LEAST_PACKETS * self.packet_bytes)
+        if on_their_way > LEAST_PACKETS * self.packet_bytes:
+            self._threshold = self.window * BACK_OFF
+            self.window = float(LEAST_PACKETS * self.packet_bytes)
+        else:  # a few packets, which chance can take, say nothing of what the path carries
+            self._threshold = max(self.window, self._threshold)
+            self.window = min(self.window, float(INITIAL_PACKETS * self.packet_bytes))
+
+    def _lost_part(self) -> float:
+        return self._lost / max(1.0, self._acked + self._lost)
 
     def _loses_much(self) -> bool:
-        if self._lost < MUCH_PACKETS * self.packet_bytes:
-            return False
-        return self._lost > MUCH_LOSS * (self._acked + self._lost)
+        most = MOST_LOSS if self.window < self._threshold else self._tolerated
+        excess = self._lost - most * (self._acked + self._lost)
+        return excess > MUCH_PACKETS * self.packet_bytes
 
-    def _reduce(self, kept: float) -> None:
-        self.window = max(self.window * kept, float(LEAST_PACKETS * self.packet_bytes))
+    def _cut(self, next_number: int, least: int) -> None:
+        self._reduced_at = self._grows_from = next_number
+        self._acked = self._lost = 0.0  # this reduction answers all of it
+        self._reduce(BACK_OFF, least)
+        self._threshold = self.window
 
-    def _next_round(self, next_number: int) -> None:
+    def _reduce(self, kept: float, least: int) -> None:
+        least_bytes = min(self.window, float(least * self.packet_bytes))
+        self.window = max(self.window * kept, least_bytes)
+
+    def _next_round(self, number: int, next_number: int) -> None:
         self._round_ends = next_number
         self._last_round, self._round_shortest = self._round_shortest, None
         self._samples = 0
-        self._acked *= MEMORY
-        self._lost *= MEMORY
+        if self._trial is not None:
+            self._judge(self._trial, number)
+            return
+        if self._acked + self._lost > SAMPLE_PACKETS * self.packet_bytes:
+            self._tolerated = max(MUCH_LOSS, min(self._tolerated, TOLERATED * self._lost_part()))
+            self._acked *= MEMORY
+            self._lost *= MEMORY
+
+    def _judge(self, trial: _Trial, number: int) -> None:
+        """A round of a trial is over."""
+        if number < trial.begins:
+            self._acked = self._lost = 0.0  # of packets that had left before the cut
+            return
+        trial.rounds += 1
+        enough = self._acked + self._lost >= TRIAL_PACKETS * self.packet_bytes
+        if trial.rounds < TRIAL_ROUNDS or not enough:
+            return
+        self._trial = None
+        if self._lost_part() >= TRIAL_PART * trial.loss:
+            self._tolerated = min(MOST_LOSS, TOLERATED * self._lost_part())
+            self.window = max(self.window, trial.window)

@@ -58,8 +58,6 @@ class SackChunk(NamedTuple):
     cumulative: int
     window: int
     blocks: list[tuple[int, int]]
-    duplicates: int
-    """How many TSNs are reported as received twice."""
 
 
 def data_packet(address: Address, chunk: DataChunk) -> bytes:
@@ -148,4 +146,4 @@ def _parse_sack(packet: bytes, at: int, end: int) -> SackChunk | None:
         return None
     offsets = struct.unpack_from(f"!{2 * blocks}H", packet, at + 12)
     pairs = list(zip(offsets[::2], offsets[1::2], strict=True))
-    return SackChunk(cumulative, window, pairs, duplicates)
+    return SackChunk(cumulative, window, pairs)

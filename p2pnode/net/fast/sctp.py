@@ -107,9 +107,8 @@ class FastSctpTransport(RTCSctpTransport):
                     now,
                 )
             case rtcsctptransport.SackChunk():
-                blocks, duplicates = chunk.gaps, len(chunk.duplicates)
                 self._association.take(
-                    SackChunk(chunk.cumulative_tsn, chunk.advertised_rwnd, blocks, duplicates), now
+                    SackChunk(chunk.cumulative_tsn, chunk.advertised_rwnd, chunk.gaps), now
                 )
             case rtcsctptransport.ForwardTsnChunk():
                 pass  # not announced
@@ -248,9 +247,15 @@ class FastSctpTransport(RTCSctpTransport):
             self._timer = self._flushing = None
 
     def _arm(self) -> None:
-        """One timer, set late: most deadlines move before they come."""
+        """One timer. It stays where it is while the deadline moves away, as most do before they
+        come, so that it is not set anew for each packet."""
         deadline = self._association.deadline
-        if deadline is not None and self._timer is None:
+        if deadline is None:
+            return
+        if self._timer is not None and deadline < self._timer.when():
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
             self._timer = self._event_loop.call_at(deadline, self._expired)
 
     def _expired(self) -> None:

@@ -80,11 +80,14 @@ class Simulation:
 
     def _arm(self, i: int) -> None:
         deadline = self.ends[i].deadline
-        if deadline is not None and self._timer[i] is None:
+        timer = self._timer[i]
+        if deadline is not None and (timer is None or deadline < timer):
             self._timer[i] = deadline
-            self.at(deadline, lambda: self._expire(i))
+            self.at(deadline, lambda: self._expire(i, deadline))
 
-    def _expire(self, i: int) -> None:
+    def _expire(self, i: int, timer: float) -> None:
+        if timer != self._timer[i]:
+            return  # an earlier one was set meanwhile
         self._timer[i] = None
         end = self.ends[i]
         if end.deadline is not None and self.now >= end.deadline:

@@ -35,12 +35,12 @@ class Reno:
     def growth(self, nbytes: int) -> float:
         return self.packet_bytes * nbytes / self.window
 
-    def lost(self, nbytes: int, number: int, next_number: int) -> None:
+    def lost(self, nbytes: int, number: int, next_number: int, *, on_their_way: float) -> None:
         if number >= self.reduced_at:
             self.reduced_at = next_number
             self.window = self.threshold = max(self.window * self.kept, 2.0 * self.packet_bytes)
 
-    def timed_out(self, next_number: int) -> None:
+    def timed_out(self, next_number: int, *, on_their_way: float) -> None:
         self.reduced_at = next_number
         self.threshold = self.window / 2
         self.window = float(self.packet_bytes)
@@ -62,10 +62,10 @@ class Cubic(Reno):
         step = min(max(target - window, 0.0), window / 2) / window
         return max(step * nbytes, 0.01 * nbytes / window)
 
-    def lost(self, nbytes: int, number: int, next_number: int) -> None:
+    def lost(self, nbytes: int, number: int, next_number: int, *, on_their_way: float) -> None:
         if number >= self.reduced_at:
             self.most, self.began = self.window, None
-        super().lost(nbytes, number, next_number)
+        super().lost(nbytes, number, next_number, on_their_way=on_their_way)
 
 
 def share(other: type[Reno] | None, queue: float, seconds: float = 21.0) -> float:
@@ -91,7 +91,13 @@ def share(other: type[Reno] | None, queue: float, seconds: float = 21.0) -> floa
 
 @pytest.mark.parametrize(
     ("other", "queue", "least"),
-    [(Cubic, 0.1, 0.25), (Cubic, 0.02, 0.2), (Reno, 0.1, 0.2), (None, 0.1, 0.3)],
+    [
+        (Cubic, 0.1, 0.25),
+        (Cubic, 0.02, 0.2),
+        (Cubic, 0.005, 0.1),
+        (Reno, 0.1, 0.2),
+        (None, 0.1, 0.3),
+    ],
 )
 def test_the_other_flow_keeps_a_share(other: type[Reno] | None, queue: float, least: float):
     assert share(other, queue) > least

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p2pnode.net.fast.flight import MAX_LATE, MAX_REORDERING, REORDERING
 from p2pnode.net.fast.packets import DataChunk, SackChunk
-from p2pnode.net.fast.sending import MAX_OUTSTANDING, REORDERING, Sender
+from p2pnode.net.fast.sending import MAX_OUTSTANDING, PROBES, Sender
 
 WINDOW = 4 << 20
 PAYLOAD = 1160
@@ -29,7 +30,7 @@ def loaded(nbytes: int = PAYLOAD * 10) -> tuple[Sender, list[int]]:
 
 
 def sack(cumulative: int, *blocks: tuple[int, int], window: int = WINDOW) -> SackChunk:
-    return SackChunk(cumulative, window, list(blocks), 0)
+    return SackChunk(cumulative, window, list(blocks))
 
 
 def test_a_message_is_cut_and_marked():
@@ -50,17 +51,17 @@ def test_what_was_acknowledged_is_forgotten():
     made, sent = loaded()
     assert sent == list(range(1, 11))
     made.take(sack(4, (2, 3)), 0.05)
-    assert made.flight == 4 * PAYLOAD
+    assert made.flight.nbytes == 4 * PAYLOAD
     made.take(sack(10), 0.06)
     assert made.idle
     assert made.deadline is None
-    assert made.round_trip is not None
+    assert made.flight.round_trip is not None
 
 
 def test_stale_and_impossible_sacks_are_left_unread():
     made, _ = loaded()
     made.take(sack(5), 0.05)
-    flight, window = made.flight, made.congestion.window
+    flight, window = made.flight.nbytes, made.congestion.window
     for hostile in (
         sack(4, window=0),  # stale
         sack(11, window=0),  # never sent
@@ -68,10 +69,14 @@ def test_stale_and_impossible_sacks_are_left_unread():
         sack(2**32 - 1, window=0),
     ):
         made.take(hostile, 0.05)
-        assert (made.flight, made.congestion.window, made.peer_window) == (flight, window, WINDOW)
+        assert (made.flight.nbytes, made.congestion.window, made.peer_window) == (
+            flight,
+            window,
+            WINDOW,
+        )
     for blocks in ([(0, 3)], [(1, 60_000)], [(9, 4)], [(3, 2), (0, 0)], [(65_535, 65_535)]):
         made.take(sack(5, *blocks), 0.05)
-        assert made.flight == flight
+        assert made.flight.nbytes == flight
     made.take(sack(10), 0.06)
     assert made.idle
 
@@ -92,15 +97,15 @@ def test_no_sequence_of_sacks_breaks_the_books(sacks):
     now = 0.0
     for cumulative, blocks, window in sacks:
         now += 0.01
-        made.take(SackChunk(cumulative, window, blocks, 0), now)
+        made.take(SackChunk(cumulative, window, blocks), now)
         made.packets(now)
-        packets = made._outstanding.values()
-        assert made.flight == sum(p.nbytes for p in packets if not (p.acked or p.lost))
+        packets = made.flight.outstanding.values()
+        assert made.flight.nbytes == sum(p.nbytes for p in packets if not (p.acked or p.lost))
         assert made.congestion.window >= 4 * PAYLOAD
         if made.deadline is not None:
             made.expire(made.deadline)
     made.take(sack(made.next_tsn - 1), now + 1)
-    assert made.flight == 0
+    assert made.flight.nbytes == 0
 
 
 def test_a_packet_is_lost_when_three_later_ones_arrived():
@@ -127,8 +132,68 @@ def test_reordering_raises_the_patience():
     made, _ = loaded()
     made.take(sack(0, (2, 4)), 0.05)
     assert tsns(made.packets(0.05)) == [1]
-    made.take(SackChunk(4, WINDOW, [], 1), 0.051)  # it had only been late: it came twice
-    assert made._reordering == 2 * REORDERING
+    made.take(SackChunk(4, WINDOW, []), 0.051)  # it had only been late: it came twice
+    assert made.flight.reordering == 2 * REORDERING
+
+
+def test_a_needless_probe_is_no_sign_of_reordering():
+    """It was the answer that was lost, so two copies arrived and nothing was out of order."""
+    made, _ = loaded()
+    made.take(sack(9), 0.05)
+    for _ in range(PROBES):
+        due = made.deadline
+        assert due is not None
+        assert tsns(made.expire(due)) == [10]
+    made.take(sack(10), due + 0.001)
+    assert made.flight.reordering == REORDERING
+    assert made.counts.timeouts == 0
+
+
+def test_of_a_few_packets_the_lost_one_is_found_by_time():
+    made, _ = loaded(PAYLOAD * 2)
+    window = made.congestion.window
+    made.take(sack(0, (2, 2)), 0.05)
+    assert tsns(made.packets(0.05)) == [], "it may come yet"
+    due = made.deadline
+    assert due is not None
+    assert 0.05 < due < 0.06
+    assert made.expire(due) == []
+    assert tsns(made.packets(due)) == [1]
+    assert made.counts.probes == 0
+    assert made.congestion.window == window, "it was not filled, so it is not to blame"
+
+
+def test_a_path_that_reorders_much_does_not_hide_losses():
+    made, _ = loaded()
+    made.take(sack(1), 0.05)
+    made.flight.reordering, made.flight.late_part = MAX_REORDERING, MAX_LATE
+    made.take(sack(1, (2, 9)), 0.06)
+    due = made.deadline
+    assert due is not None
+    assert due <= 2 * 0.06 + 0.01
+    assert made.expire(due) == []
+    assert tsns(made.packets(due)) == [2]
+
+
+def test_probes_come_before_a_time_out_which_spares_a_window_that_was_not_filled():
+    made, _ = loaded(PAYLOAD)
+    made.congestion.window = 50.0 * PAYLOAD
+    for timeouts in (0,) * PROBES + (1, 2, 3):
+        due = made.deadline
+        assert due is not None
+        assert tsns(made.expire(due)) == [1]
+        assert made.counts.timeouts == timeouts
+    made.take(sack(1), due + 0.05)
+    made.send(0, 53, bytes(PAYLOAD * 200))
+    sent, now = len(made.packets(due + 0.1)), due + 0.1
+    assert sent == 10, "begins anew"
+    while sent < 100:  # slow start leads back to where it was
+        now += 0.05
+        made.take(sack(made.next_tsn - 1), now)
+        sent = len(made.packets(now))
+        if made.congestion.window >= 50 * PAYLOAD:
+            break
+    assert now < due + 0.3
 
 
 def test_a_receiver_may_drop_what_it_had_not_acknowledged_for_good():

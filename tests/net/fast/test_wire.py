@@ -87,15 +87,15 @@ async def test_closing_is_seen(kinds):
 
 async def test_two_of_ours_find_that_loopback_carries_large_packets():
     async with pair("fast", "fast") as (one, two):
-        await until(lambda: one.sctp.association.sender._payload_bytes == 15_972)
-        await until(lambda: two.sctp.association.sender._payload_bytes == 15_972)
+        await until(lambda: one.sctp.association.sender.payload_bytes == 15_972)
+        await until(lambda: two.sctp.association.sender.payload_bytes == 15_972)
 
 
 @pytest.mark.parametrize("kinds", [("fast", "small"), ("fragmented", "fast")])
 async def test_packets_stay_small_if_the_peer_wants_it_or_ip_may_cut_them(kinds):
     async with pair(*kinds) as (one, _):
         await asyncio.sleep(0.2)
-        assert one.sctp.association.sender._payload_bytes == rtcsctptransport.USERDATA_MAX_LENGTH
+        assert one.sctp.association.sender.payload_bytes == rtcsctptransport.USERDATA_MAX_LENGTH
 
 
 async def test_an_endless_message_ends_the_association():
