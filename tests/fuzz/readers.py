@@ -53,7 +53,7 @@ from p2pnode.protocol.lobby import (
 from p2pnode.protocol.pairing import PAIRING, PairingMessage, decode_pairing
 from p2pnode.protocol.roster import Member, _Both, _Details, open_roster, sign_roster
 from p2pnode.protocol.text import clean, visible
-from p2pnode.train import checkpoint, codec, ledger
+from p2pnode.train import checkpoint, codec, ledger, ledger_lines
 from p2pnode.train.manifest import Manifest, parse_manifest
 from p2pnode.ui import metrics
 from p2pnode.ui.events import AnyEvent, Info, from_json, sentence
@@ -199,7 +199,7 @@ def _one_record(record: Any) -> bytes:
 def _ledger(raw: bytes) -> None:
     """As another's file, as this node's own, and as lines that a member sends into a gap."""
     path = _file("other.ledger", raw)
-    for _ in ledger.read_lines(path):
+    for _ in ledger_lines.read_lines(path):
         pass
     config = RunOptions(preset="nano").config(
         arithmetic_version=1, gates_digest="0" * 64, data="0" * 64
@@ -319,7 +319,7 @@ READERS = {
     "ledger": Reader(
         _ledger,
         (errors.LedgerError,),
-        (ledger.Line,),
+        (ledger_lines.Line,),
         lambda wire: msgspec.json.encode(wire, order="sorted") + b"\n",
         slack=BUFFER,
     ),
