@@ -28,6 +28,7 @@ from .scalars import (
 from .table import Kernels
 from .types import INT8_LIMIT, INT12_LIMIT, AdamScalars, AttentionSaved, Quantised
 from .weigh import weigh
+from .workspace import empty
 
 P2PNODE_KERNELS = True
 """Marks this package; another one on the index is also called `kernels`."""
@@ -92,6 +93,7 @@ __all__ = [
     "UnsoundError",
     "adam_scalars",
     "clip_factor",
+    "empty",
     "first_exponent",
     "gates_digest",
     "grid_limit",

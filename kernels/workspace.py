@@ -1,7 +1,8 @@
 """Where compiled forms get their output and scratch arrays; the gates can poison and fence them.
 
 Large arrays come from buffers that are used again once nobody refers to them: memory fresh from
-the system has to be cleared first, which takes as long as a kernel that fills it.
+the system has to be cleared first, which takes as long as a kernel that fills it. Arrays that are
+worth it begin on a cache line, so that no vector of theirs lies across two.
 May import: numpy.
 """
 
@@ -21,6 +22,10 @@ _FENCE = 64
 """Bytes on either side of a fenced array that nobody may write."""
 _REUSED_FROM = 1 << 20
 """Bytes from which on an array's memory is kept for the next one of that size."""
+_LINE = 64
+"""Bytes of a cache line."""
+_ALIGNED_FROM = 1 << 12
+"""Bytes from which on an array begins on one."""
 _PATIENCE = 512
 """A buffer is given back when so many large arrays have been made without it."""
 _local = threading.local()
@@ -69,13 +74,19 @@ _buffers = _Buffers()
 
 
 def empty(shape: int | tuple[int, ...], dtype: type) -> npt.NDArray[Any]:
-    """An array with arbitrary content, which its user must overwrite before reading."""
+    """An array with arbitrary content, which its user must overwrite before reading.
+
+    Its memory is used again only when no array, view or buffer refers to it any more.
+    """
     fill: int | None = getattr(_local, "fill", None)
     size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
     if fill is None:
-        if size < _REUSED_FROM:
+        if size < _ALIGNED_FROM:
             return np.empty(shape, dtype)
-        return _buffers.take(size).view(dtype).reshape(shape)
+        room = size + _LINE
+        raw = np.empty(room, np.uint8) if size < _REUSED_FROM else _buffers.take(room)
+        start = -raw.ctypes.data % _LINE
+        return raw[start : start + size].view(dtype).reshape(shape)
     raw = np.full(size + 2 * _FENCE, fill, np.uint8)
     _local.fenced.append(raw)
     return raw[_FENCE : _FENCE + size].view(dtype).reshape(shape)

@@ -32,7 +32,7 @@ def slot_gradient(
     """
     loss, flat = model.loss_and_gradient(w, inputs, targets)
     limit = kernels.grid_limit(state.config.slots)
-    total = np.empty(flat.size, np.int32)
+    total: GradientSum = kernels.empty(flat.size, np.int32)
     clamps = 0
     max_abs = []
     for t, exponent in zip(state.layout.tensors, state.position.exponents, strict=True):

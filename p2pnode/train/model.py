@@ -50,7 +50,7 @@ def loss_and_gradient(w: Weights, inputs: Tokens, targets: Tokens) -> tuple[int,
     value, dlogits = ops.cross_entropy(run.logits, targets.reshape(-1), in_place=True)
 
     layout = layout_of(w.model)
-    flat = np.empty(layout.size, np.float32)
+    flat: F32 = kernels.empty(layout.size, np.float32)
     g = layers.Gradient(layout.views(flat))
     normed = ops.quantise_cols(run.normed, kernels.INT12_LIMIT)
     dnormed = layers.linear_backward(w, "embed", dlogits, normed, g)

@@ -81,7 +81,7 @@ def apply_update(
     """
     config, old = state.config, state.position
     tensors = state.layout.tensors
-    gradient = np.empty(state.layout.size, np.float32)
+    gradient: F32 = kernels.empty(state.layout.size, np.float32)
     for t, exponent in zip(tensors, old.exponents, strict=True):
         part = slice(t.start, t.stop)
         gradient[part] = ops.dequantise(total[part], exponent, config.slots)

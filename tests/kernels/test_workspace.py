@@ -50,6 +50,12 @@ def test_small_arrays_are_ordinary_ones() -> None:
     assert workspace._buffers._buffers == []
 
 
+@pytest.mark.parametrize("shape", [(1024, 1), (1025, 3), (96, 1024), LARGE])
+def test_arrays_of_a_page_and_more_begin_on_a_cache_line(shape: tuple[int, int]) -> None:
+    for _ in range(3):
+        assert address(empty(shape, np.float32)) % workspace._LINE == 0
+
+
 def test_what_is_no_longer_asked_for_is_given_back() -> None:
     kept = empty((600, 1024), np.float32)
     empty(LARGE, np.float32)
@@ -57,4 +63,5 @@ def test_what_is_no_longer_asked_for_is_given_back() -> None:
         empty((700, 1024), np.float32)
     empty((800, 1024), np.float32)
     sizes = {buffer.size for buffer in workspace._buffers._buffers}
-    assert sizes == {kept.nbytes, 700 * 4096, 800 * 4096}
+    rooms = {size - workspace._LINE for size in sizes}
+    assert rooms == {kept.nbytes, 700 * 4096, 800 * 4096}
