@@ -183,10 +183,26 @@ def _float_left(layout: str, form: Form) -> Iterator[Any]:
     for last in (-2047, 1024, 1025):  # 512 * 2,047 + 1,024 is the most that int32 always holds
         full[:, -1] = np.float32(last)
         yield form(np.ascontiguousarray(full.T) if layout == "linear_dw" else full, _full(b, -1))
+    if layout != "linear":
+        yield from _largest_whole_sums(layout, form)
     for place in (0, -1):
         bad = x.copy()
         bad.reshape(-1)[place] = np.float32(np.nan)
         yield _attempt(form, bad, _operands(layout, 60, 18, 35)[1])
+
+
+def _largest_whole_sums(layout: str, form: Form) -> Iterator[Any]:
+    """1,024 terms: the largest sum that int32 holds of a column whose magnitudes add up so far, and
+    one that it does not; both signs."""
+    for last in (1535, 1536):  # 2,047 * (2,047 + 1,022 * 1,023 + 1,535) is the most below 2**31
+        column = np.full(1024, np.int16(1023))
+        column[0], column[-1] = 2047, last
+        signs = np.where(np.arange(1024) % 3, np.int16(1), np.int16(-1))
+        _, b = _operands(layout, 2, 5, 1024)
+        b.q[:] = 1
+        b.q[:, -1] = column * signs
+        left = np.stack([signs, -signs]).astype(np.float32) * np.float32(2047)
+        yield form(np.ascontiguousarray(left.T) if layout == "linear_dw" else left, b)
 
 
 def _elementary(form: Form) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from ..workspace import empty
 from .compile import helper, kernel
 from .lanes import PAD, fill, lane_sum, whole_lanes
 from .pack import right_cols, right_rows, row_words, scale_of, widened
-from .products import INT8_FLUSH, quantise_rows
+from .products import quantise_rows
 from .scalar import (
     INFINITY_BITS,
     LEAST_KEY,
@@ -29,6 +29,7 @@ from .scalar import (
     order_key,
     round_small,
 )
+from .sums import INT8_FLUSH
 from .threads import LEAST_VALUES, spread
 from .tile import NONE, STEP, TILE_COLS, TILE_ROWS, TILE_SIZE, WHOLE, scaled_block
 

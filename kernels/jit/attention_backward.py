@@ -18,8 +18,9 @@ from .attention import block_scratch, exponentials, lanes_of, least_heads
 from .compile import kernel, routine
 from .lanes import fill, lane_sum, whole_lanes
 from .pack import pair_word, right_cols, right_rows, row_words, scale_of, widened
-from .products import INT8_FLUSH, INT12_FLUSH, quantise_each, quantise_rows
+from .products import quantise_each, quantise_rows
 from .scalar import INFINITY_BITS, ZERO, magnitude, round_small
+from .sums import INT8_FLUSH, INT12_FLUSH
 from .threads import spread
 from .tile import NONE, STEP, TILE_COLS, TILE_ROWS, WHOLE, scaled_block
 

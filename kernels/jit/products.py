@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import constants as c
 from ..errors import NonFiniteInputError
-from ..types import F32, F64, I32, INT8_LIMIT, INT12_LIMIT, Ints, Quantised
+from ..types import F32, F64, I32, INT8_LIMIT, Ints, Quantised
 from ..workspace import empty
 from .compile import helper, kernel, routine
 from .pack import (
@@ -32,26 +31,21 @@ from .pack import (
     widened,
 )
 from .scalar import INFINITY_BITS, round_small
+from .sums import MAGNITUDES, block_of, long_block
 from .target import QUADS
 from .threads import LEAST_VALUES, spread
 from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
 
-INT8_FLUSH = np.int64((c.INT8_MAX_INNER + 1) // 2)
-"""Words of int8 values (as int16 pairs or quads) that int32 can sum."""
-INT12_FLUSH = np.int64(c.INT12_FLUSH // 2)
-"""Words of pairs of 12-bit values that int32 can sum."""
-_SMALL = (2**31 - 1) // INT12_LIMIT
-"""A row of 12-bit values whose magnitudes add up to no more can be summed in int32 whole, whatever
-it meets on the right. Gradients are like that: few values are near a row's largest."""
 _SMALL_ROW = 1 << 20
-"""Values of a row from which on that sum could itself overflow."""
-_DIRECT = 1024
-"""Words of small rows in one go; longer ones in blocks, so that a panel stays in the cache."""
+"""Values of a row from which on the sum of their magnitudes could itself overflow."""
 _CHUNK_WORDS = 1 << 16
 """256 KiB of left operand at a time: half of a second-level cache of this age."""
 _WIDE_SUMS = 1 << 15
 """256 KiB of binary64 sums at a time."""
 _CHUNK_COLS = 16 * TILE_ROWS
+_LEAST_TILES, _LEAST_TILES_WIDE = 8, 32
+"""Of a chunk, however long its rows: every chunk reads the whole right operand, which does not stay
+in the cache where it is summed in blocks."""
 
 
 def _integers(x: F32, limit: int) -> Ints:
@@ -103,11 +97,13 @@ def quantise_cols(x: F32, limit: int) -> Quantised:
 class Panels:
     """A right operand [panel][word][TILE_COLS] of `count` words per column.
 
-    start: what the sums of int8 quads begin with; scale: of every column, zeros behind.
+    block: words that int32 can sum whatever is on the left. start: what the sums of int8 quads
+    begin with; scale: of every column, zeros behind.
     """
 
     words: I32
     count: int
+    block: int
     scale: F32
     start: I32
     quads: bool
@@ -137,7 +133,8 @@ def _panels(b: Quantised, by_rows: bool) -> Panels:
             start = _padded(-128 * b.q.astype(np.int32).sum(1, dtype=np.int32), np.int32)
         elif quads:
             start = np.zeros(scale.size, np.int32)
-        kept = b.tiles[name] = Panels(words, count, scale, start, quads)
+        block = count if b.limit == INT8_LIMIT else block_of(words, count)
+        kept = b.tiles[name] = Panels(words, count, block, scale, start, quads)
     return kept
 
 
@@ -174,16 +171,14 @@ _sweep_quads = _sweep(tile_quads) if QUADS is not None else _sweep_words
 
 @routine
 def _sweep_wide(
-    left, row_step, step, rows, right, count, flush, row_scale, col_scale, wide, out, cols
+    left, row_step, step, rows, right, count, length, row_scale, col_scale, wide, out, cols
 ):
-    """A chunk's product in blocks of at most `flush` words, added up in binary64.
+    """A chunk's product in blocks of `length` words, added up in binary64.
 
     wide float64 [tiles of the chunk, TILE_SIZE]: scratch.
     """
     strips = (rows + TILE_ROWS - 1) // TILE_ROWS
     panels = (cols + TILE_COLS - 1) // TILE_COLS
-    blocks = (count + flush - 1) // flush
-    length = (count + blocks - 1) // blocks
     for i in range(strips * panels * TILE_SIZE):
         wide[i] = 0.0
     for k0 in range(0, count, length):
@@ -215,24 +210,24 @@ def _sweep_wide(
 
 @kernel
 def _product(
-    left, row_step, step, rows, row_scale, right, count, quads, flush, small, start, col_scale,
-    wide, edge, out, cols,
+    left, row_step, step, rows, row_scale, right, count, quads, block, start, col_scale, wide,
+    edge, out, cols,
 ):  # fmt: skip
     """out[rows, cols] = a chunk of the left operand times the whole right one.
 
-    small: int32 holds every sum of the chunk, however long.
+    block: words that int32 can sum.
     """
     if quads:
         _sweep_quads(
             left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out, cols
         )
-    elif count <= flush or (small and count <= _DIRECT):
+    elif count <= block:
         _sweep_words(
             left, row_step, step, rows, right, count, start, row_scale, col_scale, edge, out, cols
         )
     else:
         _sweep_wide(
-            left, row_step, step, rows, right, count, flush, row_scale, col_scale, wide, out, cols
+            left, row_step, step, rows, right, count, block, row_scale, col_scale, wide, out, cols
         )
 
 
@@ -251,13 +246,13 @@ _NOT_FINITE, _LARGE, _SUMMABLE = np.int64(0), np.int64(1), np.int64(2)
 
 
 @kernel
-def _quantise_rows_chunk(x, limit, halves, bytes_, row_scale, count, quads, flip, flush):
-    """Words of the rows of x[R, K] with their scales.
+def _quantise_rows_chunk(x, limit, halves, bytes_, row_scale, count, quads, flip, look):
+    """Words of the rows of x[R, K] with their scales; look: whether to look for small sums.
 
     The words [>= R, words of a row] are written as int16 in halves, or as int8 in bytes_.
     """
     rows, inner = x.shape
-    small = inner < _SMALL_ROW
+    small = look and inner < _SMALL_ROW
     for r in range(rows):
         top = row_top(x, r)
         if top >= INFINITY_BITS:
@@ -274,13 +269,13 @@ def _quantise_rows_chunk(x, limit, halves, bytes_, row_scale, count, quads, flip
                 halves[r, k] = np.int16(round_small(x[r, k] * inverse))
             if inner % 2:
                 halves[r, inner] = np.int16(0)
-            if count > flush:
-                small &= _magnitudes(halves[r, :inner]) <= _SMALL
+            if small:
+                small = _magnitudes(halves[r, :inner]) <= MAGNITUDES
     return _SUMMABLE if small else _LARGE
 
 
 @kernel
-def _quantise_cols_chunk(x, begin, end, limit, words, top, total, inverse, row_scale, count, flush):
+def _quantise_cols_chunk(x, begin, end, limit, words, top, total, inverse, row_scale, count, look):
     """Words [K / 2, >= end - begin] of pairs down columns begin..end-1 of x[K, M], with scales.
 
     top int32, total and inverse float32: scratch for each column.
@@ -289,8 +284,8 @@ def _quantise_cols_chunk(x, begin, end, limit, words, top, total, inverse, row_s
     column_tops(x, 0, inner, begin, end, top, total)
     # A rounded value is at most a half more than its magnitude over the scale; the tenth covers
     # what the sum of at most _SMALL_ROW magnitudes lost to rounding (a sixteenth).
-    most = np.float32(0.9) * np.float32(_SMALL - inner // 2)
-    small = flush < count < _SMALL_ROW // 2
+    most = np.float32(0.9) * np.float32(MAGNITUDES - inner // 2)
+    small = look and inner < _SMALL_ROW
     for j in range(rows):
         if top[j] >= INFINITY_BITS:
             return _NOT_FINITE
@@ -311,10 +306,10 @@ def _quantise_cols_chunk(x, begin, end, limit, words, top, total, inverse, row_s
 
 def _chunk_rows(rows: int, length: int, cols: int, wide: bool) -> int:
     """How many rows of `length` words to multiply at a time."""
-    chunk = _CHUNK_WORDS // length
+    chunk, least = _CHUNK_WORDS // length, _LEAST_TILES
     if wide:
-        chunk = min(chunk, _WIDE_SUMS // cols)
-    chunk = max(chunk // TILE_ROWS, 8) * TILE_ROWS
+        chunk, least = min(chunk, _WIDE_SUMS // cols), _LEAST_TILES_WIDE
+    chunk = max(chunk // TILE_ROWS, least) * TILE_ROWS
     return min(chunk, -(-rows // TILE_ROWS) * TILE_ROWS)
 
 
@@ -324,8 +319,9 @@ def _scratch(chunk: int, cols: int, wide: bool) -> tuple[F64, F32]:
     return empty(tiles * TILE_SIZE, np.float64), empty(TILE_SIZE, np.float32)
 
 
-def _flush(limit: int) -> np.int64:
-    return INT8_FLUSH if limit == INT8_LIMIT else INT12_FLUSH
+def _block(panels: Panels, done: int) -> int:
+    """Words that int32 can sum, knowing what became of the chunk on the left."""
+    return long_block(panels.count) if done == _SUMMABLE else panels.block
 
 
 def _flip(panels: Panels) -> np.int32:
@@ -355,9 +351,9 @@ def _left_columns(a: Quantised) -> I32:
 def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
     """a[M, K] times panels -> [M, N]; a float operand is quantised to b's limit."""
     rows, inner = a.shape if isinstance(a, np.ndarray) else a.q.shape
-    cols, flush = b.scale.size, _flush(b.limit)
+    cols = b.scale.size
     out: F32 = empty((rows, cols), np.float32)
-    wide = bool(panels.count > flush)
+    wide = panels.count > panels.block
     if isinstance(a, Quantised):
         words = _left_rows(a, panels.quads)
         length = words.shape[1]
@@ -369,7 +365,7 @@ def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
                 end = min(c0 + chunk, stop)
                 _product(
                     words[c0:end].reshape(-1), length, 1, end - c0, a.scale[c0:end], panels.words,
-                    panels.count, panels.quads, flush, False, panels.start, panels.scale, *scratch,
+                    panels.count, panels.quads, panels.block, panels.start, panels.scale, *scratch,
                     out[c0:end].reshape(-1), cols,
                 )  # fmt: skip
             return True
@@ -377,6 +373,7 @@ def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
         spread(rows, TILE_ROWS, laid_out)
         return out
     chunk = _chunk_rows(rows, panels.count, cols, wide)
+    look = panels.block < long_block(panels.count)
 
     def quantised(start: int, stop: int) -> bool:
         words = row_words(chunk, inner, 4 if panels.quads else 2)
@@ -386,14 +383,14 @@ def _by_rows(a: F32 | Quantised, b: Quantised, panels: Panels) -> F32:
             end = min(c0 + chunk, stop)
             done = _quantise_rows_chunk(
                 a[c0:end], np.float32(b.limit), *forms, row_scale, panels.count,
-                panels.quads, _flip(panels), flush,
+                panels.quads, _flip(panels), look,
             )  # fmt: skip
             if done == _NOT_FINITE:
                 return False
             _product(
                 words.reshape(-1), words.shape[1], 1, end - c0, row_scale, panels.words,
-                panels.count, panels.quads, flush, bool(done == _SUMMABLE), panels.start,
-                panels.scale, *scratch, out[c0:end].reshape(-1), cols,
+                panels.count, panels.quads, _block(panels, done), panels.start, panels.scale,
+                *scratch, out[c0:end].reshape(-1), cols,
             )  # fmt: skip
         return True
 
@@ -416,9 +413,9 @@ def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
     """dy[M, N].T @ x[M, K] -> [N, K], in `out` if given."""
     panels = _panels(x, False)
     rows = dy.shape[1] if isinstance(dy, np.ndarray) else dy.q.shape[1]
-    cols, flush = x.scale.size, _flush(x.limit)
+    cols = x.scale.size
     dw: F32 = empty((rows, cols), np.float32) if out is None else out
-    wide = bool(panels.count > flush)
+    wide = panels.count > panels.block
     chunk = min(_CHUNK_COLS, -(-rows // TILE_ROWS) * TILE_ROWS)
     if isinstance(dy, Quantised):
         left, scratch = _left_columns(dy), _scratch(chunk, cols, wide)
@@ -426,10 +423,12 @@ def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
             end = min(c0 + chunk, rows)
             _product(
                 left[c0:], 1, rows, end - c0, dy.scale[c0:end], panels.words, panels.count,
-                panels.quads, flush, False, panels.start, panels.scale, *scratch,
+                panels.quads, panels.block, panels.start, panels.scale, *scratch,
                 dw[c0:end].reshape(-1), cols,
             )  # fmt: skip
         return dw
+
+    look = panels.block < long_block(panels.count)
 
     def quantised(start: int, stop: int) -> bool:
         words, top = empty((panels.count, chunk), np.int32), empty(chunk, np.int32)
@@ -439,13 +438,13 @@ def linear_dw(dy: F32 | Quantised, x: Quantised, out: F32 | None = None) -> F32:
             end = min(c0 + chunk, stop)
             done = _quantise_cols_chunk(
                 dy, c0, end, np.float32(x.limit), words, top, total, inverse, row_scale,
-                panels.count, flush,
+                panels.count, look,
             )  # fmt: skip
             if done == _NOT_FINITE:
                 return False
             _product(
                 words.reshape(-1), 1, chunk, end - c0, row_scale, panels.words, panels.count,
-                panels.quads, flush, bool(done == _SUMMABLE), panels.start, panels.scale, *scratch,
+                panels.quads, _block(panels, done), panels.start, panels.scale, *scratch,
                 dw[c0:end].reshape(-1), cols,
             )  # fmt: skip
         return True

@@ -235,9 +235,9 @@ def _packing(x: F32) -> Callable[[], object]:
     words = pack.row_words(*x.shape, 2)
     scale = np.empty(x.shape[0], np.float32)
     forms = words.view(np.int16), words.view(np.int8)
-    count, flush = x.shape[1] // 2, products.INT12_FLUSH
+    count = x.shape[1] // 2
     return lambda: products._quantise_rows_chunk(
-        x, np.float32(2047), *forms, scale, count, False, np.int32(0), flush
+        x, np.float32(2047), *forms, scale, count, False, np.int32(0), True
     )
 
 

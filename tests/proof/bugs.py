@@ -80,6 +80,36 @@ def accumulator_wrapped_at_32_bits(dy: Any, w: Quantised) -> F32:
     return products.epilogue(total.astype(np.float64), a.scale[:, None], w.scale)
 
 
+def _whole_sums(a: Quantised, b: Quantised, admitted: bool, left: F32) -> F32:
+    """int32 sums all of it if that is `admitted`, however large it becomes."""
+    total = products.integer_product(left, b.q)
+    if admitted:
+        total = total.astype(np.int64).astype(np.int32).astype(np.float64)
+    return products.epilogue(total, a.scale[:, None], b.scale)
+
+
+_WHOLE = (2**31 - 1) // 2047
+"""What the magnitudes of a column may add up to if int32 is to hold all sums with it."""
+
+
+@bug("linear_dx")
+def bound_on_whole_sums_too_high(dy: Any, w: Quantised) -> F32:
+    """By one."""
+    a = products.quantise_rows(dy, w.limit) if isinstance(dy, np.ndarray) else dy
+    largest = np.abs(w.q.astype(np.int64)).sum(0).max()
+    return _whole_sums(a, w, bool(largest <= _WHOLE + 1), a.q)
+
+
+@bug("linear_dw")
+def bound_on_whole_sums_heeds_signs(dy: Any, x: Quantised, out: F32 | None = None) -> F32:
+    """The values of a column are added up and not their magnitudes."""
+    a = products.quantise_cols(dy, x.limit) if isinstance(dy, np.ndarray) else dy
+    largest = np.abs(x.q.astype(np.int64).sum(0)).max()
+    dw: F32 = workspace.empty((a.q.shape[1], x.q.shape[1]), np.float32) if out is None else out
+    dw[:] = _whole_sums(a, x, bool(largest <= _WHOLE), a.q.T)
+    return dw
+
+
 @bug("linear")
 def pairs_saturated_at_16_bits(x: Any, w: Quantised) -> F32:
     """As pmaddubsw does, whose left operand is unsigned: 128 is added, and taken off in the end."""
