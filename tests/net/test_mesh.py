@@ -16,7 +16,6 @@ from p2pnode.net import mesh as mesh_module
 from p2pnode.net.attempt import EARLY_FRAMES, Attempt
 from p2pnode.net.events import NO_RUN, LinkUp, Priority, Received
 from p2pnode.net.ice import IceMode, IcePolicy, Interface
-from p2pnode.net.mesh import FIRST_RETRY
 from p2pnode.net.rtc import RtcTransport
 from p2pnode.net.signals import Answer, Offer
 from p2pnode.protocol.frames import Channel, DataHeader
@@ -227,7 +226,8 @@ async def test_lost_signals_are_made_up_for():
         assert {Offer, Answer} == set(lost)
 
 
-async def test_a_peer_that_came_too_late_for_an_offer_gets_another_at_once():
+async def test_a_peer_that_came_too_late_for_an_offer_gets_another_at_once(monkeypatch):
+    monkeypatch.setattr(mesh_module, "FIRST_RETRY", 1_000.0)
     async with meshes(2, dataclasses.replace(LIMITS, handshake=1_000.0)) as nodes:
         a, b = sorted(nodes.nodes, key=lambda node: node.id)
         nodes.lose = lambda *_: True
@@ -236,7 +236,7 @@ async def test_a_peer_that_came_too_late_for_an_offer_gets_another_at_once():
         a.mesh.reachable(b.id)
         await asyncio.sleep(0.1)
         assert len(nodes.signals) == 1, "this offer may still be on its way"
-        await asyncio.sleep(FIRST_RETRY)
+        monkeypatch.setattr(mesh_module, "FIRST_RETRY", 0.0)
         nodes.lose = lambda *_: False
         b.mesh.set_members(nodes.members())
         b.mesh.reachable(a.id)
