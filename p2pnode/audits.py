@@ -77,6 +77,7 @@ class Audits:
             self._spawn(self._run())
 
     def let_go(self, effect: effects.LetGo) -> None:
+        """Nobody computes on the state before that step any more."""
         done = self._worker.submit(Urgency.EXCHANGE, self._jobs.let_go, effect.step)
         done.add_done_callback(_retrieve)
 
@@ -131,6 +132,7 @@ class Audits:
         return event
 
     def close(self) -> None:
+        """Drop what waits. A diagnosis under way goes on."""
         self._closed = True
         self._sets.clear()
 

@@ -72,14 +72,17 @@ class Devices:
             ) from None
 
     def known(self) -> frozenset[PeerId]:
+        """Let in before. Raises IdentityError, as `all`."""
         return frozenset(
             device.peer for device in self.all() if device.times and not device.blocked
         )
 
     def hosts(self) -> frozenset[PeerId]:
+        """Whose rooms were entered without a code. Raises IdentityError, as `all`."""
         return frozenset(device.peer for device in self.all() if device.host and not device.blocked)
 
     def blocked(self) -> frozenset[PeerId]:
+        """Never asked about again. Raises IdentityError, as `all`."""
         return frozenset(device.peer for device in self.all() if device.blocked)
 
     def decide(self, peer: PeerId, name: str, verdict: Literal["known", "blocked", "host"]) -> None:

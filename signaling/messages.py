@@ -205,6 +205,7 @@ _roster_claim = msgspec.msgpack.Decoder(RosterClaim)
 
 
 def encode(message: FromServer | FromNode | SignedRoster | RosterClaim) -> bytes:
+    """One frame (msgpack)."""
     return _encoder.encode(message)
 
 

@@ -62,6 +62,7 @@ class Room:
         return peer in order and self.host in order and order.index(peer) < order.index(self.host)
 
     def role(self, peer: PeerId) -> Role:
+        """What a connected peer is in this room."""
         if peer == self.host:
             return "host"
         if peer == self.acting:
@@ -79,14 +80,17 @@ class Room:
             self.dismissed.pop(peer, None)
 
     def dismiss(self, peer: PeerId, keep: int) -> None:
+        """Keep a peer out; of those kept out, the last `keep` are remembered."""
         self.dismissed[peer] = None
         while len(self.dismissed) > keep:
             self.dismissed.popitem(last=False)
 
     def waiting(self) -> tuple[PeerId, ...]:
+        """Connected peers that are no members, in order of arrival."""
         return tuple(peer for peer in self.connected if self.role(peer) == "waiting")
 
     def has_member_connected(self) -> bool:
+        """Whether the room is in use."""
         return any(peer in self.connected for peer in self.members)
 
     def view(self, peer: PeerId) -> View:

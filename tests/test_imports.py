@@ -1,6 +1,7 @@
 """Holds the import rules of docs/ARCHITECTURE.md."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,7 @@ LAYERS = (
     (
         *("p2pnode.cli", "p2pnode.cli_train", "p2pnode.cli_tools", "p2pnode.cli_types"),
         *("p2pnode.cli_models", "p2pnode.export_command", "p2pnode.eval_command"),
-        "p2pnode.tokenizer_command",
-        *("p2pnode.demo", "p2pnode.join"),
+        *("p2pnode.tokenizer_command", "p2pnode.demo", "p2pnode.join"),
         *("p2pnode.generate_command", "p2pnode.rehearse_command", "p2pnode.devices_command"),
         *("p2pnode.reproduce_command", "p2pnode.verify_command", "p2pnode.report_command"),
     ),
@@ -26,21 +26,22 @@ LAYERS = (
     ("p2pnode.first_weights", "p2pnode.texts"),
     (
         *("p2pnode.room", "p2pnode.session", "p2pnode.share", "p2pnode.orders"),
-        "p2pnode.ledger_share",
-        "p2pnode.sampling",
+        *("p2pnode.ledger_share", "p2pnode.sampling"),
     ),
-    ("p2pnode.door",),
-    ("p2pnode.audits", "p2pnode.tasks"),
+    ("p2pnode.door", "p2pnode.audits", "p2pnode.tasks"),
     ("p2pnode.jobs", "p2pnode.rehearse", "p2pnode.devices", "p2pnode.bench"),
     ("p2pnode.bundle", "p2pnode.export", "p2pnode.keeper", "p2pnode.signatures"),
     ("p2pnode.supply",),
     ("p2pnode.ui", "p2pnode.net"),
     ("p2pnode.protocol", "p2pnode.train", "p2pnode.worker"),
     ("p2pnode.sources",),
-    ("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
-    ("p2pnode.memberships", "p2pnode.chain_file", "p2pnode.private_file", "p2pnode.polite"),
+    (
+        *("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
+        *("p2pnode.memberships", "p2pnode.chain_file", "p2pnode.private_file", "p2pnode.polite"),
+    ),
     ("p2pnode.errors", "p2pnode.free_memory"),
 )
+"""As docs/ARCHITECTURE.md numbers them."""
 SOLE_IMPORTERS = {
     "aiortc": ("p2pnode.net", "p2pnode.bench"),
     "aioice": ("p2pnode.net", "signaling.stun"),
@@ -161,6 +162,13 @@ def test_every_module_has_a_layer() -> None:
         and layer_of(name) is None
     ]
     assert loose == []
+
+
+def test_the_page_has_these_layers() -> None:
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| ([^|]*)\|", page, re.MULTILINE)
+    named = [{f"p2pnode.{name}" for name in re.findall(r"`(\w+)`", row)} for row in rows]
+    assert named == [set(layer) for layer in LAYERS]
 
 
 @pytest.mark.parametrize(

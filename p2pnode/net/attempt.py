@@ -88,6 +88,7 @@ class Attempt:
             on_closed(self._failed)
 
     async def close(self) -> None:
+        """Give the attempt up, and the connection if there is one."""
         self.answered.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.transport.close()

@@ -116,5 +116,6 @@ class SilentServers:
             self._since[server.place] = now
 
     def is_silent(self, server: IceServer, now: float) -> bool:
+        """Whether it is hardly worth waiting for."""
         since = self._since.get(server.place)
         return since is not None and now < since + SILENT_SECONDS

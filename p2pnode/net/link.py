@@ -116,6 +116,7 @@ class Link:
         return taken
 
     def stats(self) -> LinkStats:
+        """What was measured so far."""
         return LinkStats(
             relayed=self._relayed,
             rtt=self._rtt,

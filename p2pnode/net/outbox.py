@@ -95,6 +95,7 @@ class Window:
         return self.in_flight + self.frame_bytes <= self.limit(rtt)
 
     def sent(self, nbytes: int, now: float, *, starved: bool) -> None:
+        """A frame of `nbytes` went out. `starved`: nothing else waited to be sent."""
         if not self.in_flight:
             self._acked_at = now
         self._sent_bytes += nbytes

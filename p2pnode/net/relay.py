@@ -128,6 +128,7 @@ class Relays:
         self._run: tuple[bytes, int] | None = None
 
     def set_members(self, members: Mapping[PeerId, bytes]) -> None:
+        """Members by id, with their relay keys (X25519, 32 bytes); ways to others are forgotten."""
         self._members = members
         for peer in [p for p in self._paths if p not in members]:
             self.drop(peer)
@@ -136,6 +137,7 @@ class Relays:
                 del table[peer]
 
     def set_run(self, run: bytes, max_bulk: int) -> None:
+        """As `Mesh.set_run`, for every link that goes through a neighbour."""
         self._run = (run, max_bulk)
         for path in self._paths.values():
             if path.link:
@@ -179,6 +181,7 @@ class Relays:
             self._refuse(peer, error)
 
     def tick(self, excuse: float) -> None:
+        """Time has passed; `excuse` as in `Link.tick`."""
         now = self._clock()
         for peer, path in list(self._paths.items()):
             if path.link is not None:
@@ -200,6 +203,7 @@ class Relays:
             self.drop(peer)
 
     def stats(self, peer: PeerId) -> LinkStats | None:
+        """Of the link to `peer`; None if there is none."""
         path = self._paths.get(peer)
         return path.link.stats() if path and path.link else None
 

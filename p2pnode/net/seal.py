@@ -61,6 +61,7 @@ class SealedSession:
         self._received = dict.fromkeys(Channel, 0)
 
     def seal(self, channel: Channel, frame: bytes) -> bytes:
+        """The frame for the far end: its counter, the ciphertext and the tag."""
         counter = self._sent[channel]
         self._sent[channel] += 1
         return _COUNTER.pack(counter) + self._out.encrypt(_nonce(channel, counter), frame, None)

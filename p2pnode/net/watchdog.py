@@ -82,10 +82,12 @@ class Watchdog:
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="watchdog")
 
     def report(self) -> StallReport:
+        """What was measured so far."""
         stalls = self._stalls
         return StallReport(stalls.worst, stalls.stalls, stalls.suspensions)
 
     async def close(self) -> None:
+        """Stop looking."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

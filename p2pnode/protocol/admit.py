@@ -258,6 +258,7 @@ class Admission:
         return effects + self._note_standing()
 
     def next_deadline(self) -> float | None:
+        """When `on_tick` is to be called, in seconds on the clock of `now`; None: not needed."""
         turn = self._there.next_turn(self.roster)
         deadlines = [at for at in (self._retry_at, self._recover_at, turn) if at is not None]
         return min(deadlines, default=None)

@@ -50,6 +50,7 @@ _decisions = msgspec.msgpack.Decoder(Decision)
 
 
 def encode(message: Knock | Decision) -> bytes:
+    """The body of an envelope (msgpack)."""
     return msgspec.msgpack.encode(message)
 
 

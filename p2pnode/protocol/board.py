@@ -135,6 +135,7 @@ class Board:
         return reachable
 
     def report(self, kind: Kind, text: str, peer: PeerId | None = None, step: int = 0) -> None:
+        """Tell the owner. `peer`: whom it is about."""
         self.out.append(Report(kind, text, peer, step))
 
     def dismiss(self, text: str) -> None:

@@ -159,6 +159,7 @@ class Check:
         self._began_at = self._board.now
 
     def rolled_back(self) -> None:
+        """The applied step was taken back, and its check with it."""
         self.passed = min(self.passed, self._board.applied)
         self._open = None
 

@@ -404,6 +404,7 @@ class Guard:
         self.state_changed()
 
     def state_changed(self) -> None:
+        """What was said of steps that are over counts no more; pledges to the next one do."""
         applied = self._board.applied
         self._seen = {where: said for where, said in self._seen.items() if where[0] > applied}
         self._settled = {where: said for where, said in self._settled.items() if where[0] > applied}

@@ -150,10 +150,12 @@ class CatchUp:
             self._fetcher.restore(event.size, event.hashes, event.blob, event.parts)
 
     def index(self, peer: PeerId, message: BlobIndex, payload: Buffer) -> None:
+        """A donor tells the hashes of the parts. Raises PeerError."""
         if self._fetcher is not None:
             self._fetcher.index(peer, message, payload)
 
     def part(self, peer: PeerId, message: BlobPart, payload: Buffer) -> None:
+        """A donor sends a part; it is kept on disk. Raises PeerError."""
         fetcher = self._fetcher
         if fetcher is not None and fetcher.part(peer, message, payload):
             start = message.part * PART_BYTES
@@ -161,10 +163,12 @@ class CatchUp:
             self._board.out.append(stored)
 
     def heard(self, peer: PeerId) -> None:
+        """Something came from a donor: its transfer moves."""
         if self._fetcher is not None:
             self._fetcher.heard(peer, self._board.now)
 
     def link_lost(self, peer: PeerId) -> None:
+        """What was asked of this donor is asked of others."""
         if self._fetcher is not None:
             self._fetcher.forget_requests(peer)
 

@@ -58,6 +58,7 @@ _decoder: msgspec.msgpack.Decoder[PairingMessage] = msgspec.msgpack.Decoder(Pair
 
 
 def encode_pairing(message: PairingMessage) -> bytes:
+    """What goes to the server in place of an envelope: a label and the message (msgpack)."""
     return PAIRING + msgspec.msgpack.encode(message)
 
 

@@ -63,6 +63,7 @@ class Peers:
         return self._table[peer]
 
     def get(self, peer: PeerId) -> Peer | None:
+        """The member, this node among them; None if it is none."""
         return self._table.get(peer)
 
     def items(self) -> list[tuple[PeerId, Peer]]:
@@ -77,6 +78,7 @@ class Peers:
             return len(self.members)
 
     def link_up(self, peer: PeerId, now: float) -> None:
+        """A direct link has come up."""
         entry = self._table.get(peer)
         if entry is None:  # its link was faster than the news that it is a member
             if len(self._early) < self._limits.peers:
@@ -86,6 +88,7 @@ class Peers:
         entry.linked_at = entry.heard = entry.heard_direct = now
 
     def link_down(self, peer: PeerId) -> None:
+        """The direct link has gone."""
         self._early.pop(peer, None)
         if peer in self._table:
             self._table[peer].linked = False

@@ -58,6 +58,7 @@ class Pledges:
         return pledge
 
     def get(self, step: int, slots: Slots, peer: PeerId) -> Pledge | None:
+        """The peer's pledge for a set of a step; None if it is not here."""
         return self.kept.get(step, {}).get((slots, peer))
 
     def of(self, step: int) -> list[Pledge]:
@@ -74,6 +75,7 @@ class Pledges:
         return named + len(pledge.slots) <= SHARES * self._board.setup.slots
 
     def keep(self, pledge: Pledge) -> None:
+        """Note a pledge. The caller has checked it, and that there is room."""
         where = pledge.slots, pledge.peer
         self.kept.setdefault(pledge.step, {})[where] = pledge
         name = Seen(pledge.peer, pledge.slots, pledge.base, pledge_digest(pledge))

@@ -28,6 +28,7 @@ class Election:
         self._began_at = 0.0
 
     def begin(self, lead: bool) -> None:
+        """The run begins here. `lead`: this node makes the first plan."""
         self._began_at = self._board.now
         if lead:
             self._rise()

@@ -68,6 +68,7 @@ class Roster(msgspec.Struct, frozen=True):
         return tuple(member.id for member in self.members)
 
     def member(self, peer: PeerId) -> Member | None:
+        """The member with this id; None if there is none."""
         return next((member for member in self.members if member.id == peer), None)
 
     def encode(self) -> bytes:

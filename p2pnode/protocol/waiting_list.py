@@ -26,6 +26,7 @@ class WaitingList:
         self._dismissed: dict[PeerId, None] = {}
 
     def names(self) -> dict[PeerId, str]:
+        """Who waits, in order of arrival, with clean names."""
         return {peer: member.name for peer, member in self._waiting.items()}
 
     def to_ask(self) -> PeerId | None:
@@ -54,6 +55,7 @@ class WaitingList:
         return is_new
 
     def is_full_for(self, peer: PeerId) -> bool:
+        """Whether this peer would be one too many."""
         return peer not in self._waiting and len(self._waiting) >= MAX_WAITING
 
     def get(self, peer: PeerId) -> Member:
@@ -85,4 +87,5 @@ class WaitingList:
             del self._dismissed[next(iter(self._dismissed))]
 
     def is_dismissed(self, peer: PeerId) -> bool:
+        """Whether it was turned away, as far as is remembered."""
         return peer in self._dismissed

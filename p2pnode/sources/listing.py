@@ -165,6 +165,7 @@ def _asked(call: Callable[[], T], name: str, patience: Patience, local: bool) ->
 
 
 def missing(name: str, local: bool) -> DataError:
+    """The error for a name under which nothing is found."""
     if local:
         return DataError(f"There is no file or folder {name!r}; check --data.")
     # fsspec says so of a server that is busy or away, too

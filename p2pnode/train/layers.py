@@ -28,6 +28,9 @@ class Rotation:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionKept:
+    """What the backward pass of `attention` needs. x, normed, mixed: [M, K]; inv: [M], as
+    `rmsnorm` gives it."""
+
     x: F32
     inv: F32
     normed: F32
@@ -38,6 +41,8 @@ class AttentionKept:
 
 @dataclasses.dataclass(frozen=True)
 class FeedForwardKept:
+    """The same of `feed_forward`. x, normed: [M, K]; inv: [M]; gate, up, hidden: [M, ffn]."""
+
     x: F32
     inv: F32
     normed: F32
@@ -53,6 +58,7 @@ class Gradient:
         self.views = views
 
     def put(self, name: str, value: F32) -> None:
+        """A tensor's gradient, in the tensor's own shape."""
         self.views[name][:] = value
 
 

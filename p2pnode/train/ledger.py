@@ -172,6 +172,7 @@ class Ledger:
             raise CheckpointError(f"Cannot write {self.path}: {error.strerror}.") from None
 
     def close(self) -> None:
+        """Close the file; what was recorded stays in it."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

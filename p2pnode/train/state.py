@@ -110,6 +110,7 @@ class State:
 
 
 def canonical_position(position: Position) -> bytes:
+    """The one form of a position, as it stands in a checkpoint and under its hash (JSON)."""
     return msgspec.json.encode(position, order="sorted")
 
 

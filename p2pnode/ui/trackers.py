@@ -15,13 +15,12 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from p2pnode.errors import UsageError, told
 from p2pnode.ui.events import Event, Warn
 from p2pnode.ui.metrics import Metrics
 
-Tool = Literal["trackio", "wandb", "tensorboard"]
 PROJECT = "p2pnode"
 QUEUE = 1_000
 """Steps that may wait for the tool."""

@@ -77,6 +77,7 @@ def redirect_host(text: str) -> Place:
 
 
 def place_of(url: URL) -> Place:
+    """Host and port of an absolute URL."""
     return (url.raw_host or "").lower(), url.port or 0
 
 
@@ -101,6 +102,7 @@ class Web:
         return str(self._url)
 
     async def close(self) -> None:
+        """Close connections; a later `read` opens new ones."""
         if self._session is not None:
             await self._session.close()
             self._session = None

@@ -8,7 +8,7 @@ import sys
 import threading
 import types
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -16,10 +16,10 @@ from p2pnode.cli import main
 from p2pnode.errors import UsageError
 from p2pnode.ui import trackers
 from p2pnode.ui.events import Warn
-from p2pnode.ui.trackers import Tool, Tracker, load_tool, values_of
+from p2pnode.ui.trackers import Tracker, load_tool, values_of
 from tests.test_report import metrics
 
-HERE = [tool for tool in get_args(Tool) if importlib.util.find_spec(trackers._MODULES[tool])]
+HERE = [tool for tool in trackers._MODULES if importlib.util.find_spec(trackers._MODULES[tool])]
 """The suite asks for tensorboardX alone; the others are large and are tried where they are."""
 
 
