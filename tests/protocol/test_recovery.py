@@ -164,7 +164,7 @@ def test_a_joiner_takes_a_state_in_parts_and_then_works() -> None:
     donors = {name for _, name, effect in run.effects if isinstance(effect, ef.Freeze)}
     assert donors == {"n0", "n1"}
     run.finish()
-    assert joiner.state.hash == toy.undisturbed(6, 60)[60]
+    assert joiner.work.state.hash == toy.undisturbed(6, 60)[60]
 
 
 def test_a_donor_that_dies_costs_the_joiner_no_more_than_time() -> None:

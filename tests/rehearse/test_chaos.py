@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from p2pnode.rehearse import oracle, world
+from p2pnode.rehearse import network, oracle
 from p2pnode.rehearse.faults import ALL, Kind
 from p2pnode.rehearse.scenario import ORDERS, attempt, write
 
@@ -114,6 +114,6 @@ def test_who_is_wrong_alone_is_excused_and_counted(seed: int) -> None:
 
 def test_a_stalled_link_that_nobody_breaks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that real machines could not end: heartbeats went to and fro, and nothing else."""
-    monkeypatch.setattr(world, "LIMITS", dataclasses.replace(world.LIMITS, stall=1e9))
+    monkeypatch.setattr(network, "LIMITS", dataclasses.replace(network.LIMITS, stall=1e9))
     results = [attempt(write(seed, nodes=3, kinds=(Kind.STALL,))) for seed in range(20)]
     assert any("did not finish" in result for result in results if isinstance(result, str))

@@ -14,7 +14,7 @@ from p2pnode.rehearse.world import World
 def world(dies_at: int = -1, back: float | None = None, wiped: bool = False) -> World:
     """Three nodes, four steps; the leader's machine may come back."""
     made = World(7, slots=3, steps=4)
-    made.duplicates = 0.0
+    made.net.duplicates = 0.0
     nodes = [made.add(0.1) for _ in range(3)]
     leader = nodes[0]
     leader.dies_at = dies_at

@@ -19,6 +19,7 @@ from p2pnode.rehearse import toy
 from p2pnode.rehearse.faults import Kind
 from p2pnode.rehearse.machine import Machine
 from p2pnode.rehearse.scenario import Outcome, attempt, write
+from p2pnode.rehearse.work import Work
 from p2pnode.rehearse.world import World
 from tests.harness.calm import Recorder
 
@@ -180,7 +181,7 @@ def test_a_rewind_leaves_out_a_peer_and_what_came_after() -> None:
     victim = run.nodes[2]
     host.take(host.chain.rewind(host.identity, 9, state, [victim.me]), here=True)
     run.when(lambda: run.nodes[1].chain.excluded != ())
-    assert run.nodes[1].state.step <= 9
+    assert run.nodes[1].work.state.step <= 9
     run.when(lambda: victim.failed is not None)
     victim.up = False
     chain = ended(run, run.nodes[:2])
@@ -262,20 +263,20 @@ def what_is_on_its_way_is_forgotten(patch: Patch) -> None:
 
 
 def an_old_state_is_taken_up_whatever_made_it(patch: Patch) -> None:
-    patch.setattr(Machine, "_usable", lambda *_: True)
+    patch.setattr(Work, "usable", lambda *_: True)
 
 
 def new_settings_are_not_used(patch: Patch) -> None:
-    perform = Machine._apply
+    perform = Work._apply
 
-    def mutant(self: Machine, task: ef.Apply) -> Any:
-        chain = self.chain
-        self.chain = dataclasses.replace(chain, config=chain.config.at(1))
+    def mutant(self: Work, task: ef.Apply) -> Any:
+        machine, chain = self._machine, self._machine.chain
+        machine.chain = dataclasses.replace(chain, config=chain.config.at(1))
         event = perform(self, task)
-        self.chain = chain
+        machine.chain = chain
         return event
 
-    patch.setattr(Machine, "_apply", mutant)
+    patch.setattr(Work, "_apply", mutant)
 
 
 @pytest.mark.parametrize(
