@@ -73,6 +73,17 @@ class Namespace:
         raise RuntimeError(f"{device} of {self.name} does not come up")
 
 
+_SILENT = """
+table ip silent {
+  chain out {
+    type filter hook output priority filter;
+    ip protocol icmp drop
+  }
+}
+"""
+"""A firewall that drops what a router has to say to senders."""
+
+
 class Star:
     """A hub and its leaves."""
 
@@ -83,6 +94,13 @@ class Star:
     async def forward(self, on: bool) -> None:
         """Let the leaves reach each other through the hub, or not."""
         await self.hub.set("net.ipv4.ip_forward", str(int(on)))
+
+    async def narrow(self, index: int, mtu: int) -> None:
+        """From now on nothing longer passes between the hub and a leaf unfragmented, and the hub
+        keeps that to itself."""
+        await self.hub.ip("link", "set", f"leaf{index}", "mtu", str(mtu))
+        await self.leaves[index].ip("link", "set", "up0", "mtu", str(mtu))
+        await _run(*self.hub.within, "nft", _SILENT)
 
     async def readdress(self, index: int, address: str) -> None:
         """Give a leaf another address in its network, as when a machine changes its Wi-Fi."""

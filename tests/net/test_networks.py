@@ -177,6 +177,19 @@ async def test_a_network_with_nothing_but_ipv6():
             await exchange(a, b)
 
 
+@needs_nat
+async def test_a_path_that_carries_less_than_our_packets_and_does_not_say_so():
+    """A narrow tunnel behind a firewall that drops the router's complaints."""
+    async with star(2) as net:
+        await net.forward(True)
+        async with peers(net.leaves) as (a, b):
+            await until(lambda: a.heard("up") and b.heard("up"))
+            await exchange(a, b)
+            await net.narrow(1, 1000)
+            await exchange(a, b)
+            assert len(a.heard("up")) == len(b.heard("up")) == 1
+
+
 @contextlib.asynccontextmanager
 async def signaling_in(namespace: Namespace) -> AsyncIterator[str]:
     """A signaling server process, for its STUN responder; yields that one's address."""

@@ -18,7 +18,7 @@ UDP_SEGMENT = 103
 UDP_GRO = 104
 IP_MTU_DISCOVER = 10
 IPV6_MTU_DISCOVER = 23
-DO_NOT_FRAGMENT = 2
+MAY_FRAGMENT, DO_NOT_FRAGMENT = 0, 2
 """Linux, from linux/udp.h, linux/in.h and linux/in6.h; Python's socket module does not name them
 all."""
 
@@ -33,7 +33,12 @@ _READ_BYTES = 65_536
 _SEGMENT = struct.Struct("=H")
 _GRO = struct.Struct("=i")
 _CONTROL_BYTES = 64
-_REFUSALS = {errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
+_REFUSALS = {
+    *(errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP),
+    errno.EMSGSIZE,  # where older kernels say EINVAL
+}
+"""Of UDP_SEGMENT: no such option, an interface that makes no checksums or carries less than one of
+the datagrams."""
 
 Address = tuple[Any, ...]
 
@@ -50,12 +55,15 @@ class DatagramSocket:
         self._joins = self._cuts and self._option(SOL_UDP, UDP_GRO, 1)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             self._option(socket.SOL_SOCKET, option, BUFFER_BYTES)
-        self.whole = sys.platform == "linux" and (
-            self._option(socket.IPPROTO_IP, IP_MTU_DISCOVER, DO_NOT_FRAGMENT)
+        self._ip_option = (
+            (socket.IPPROTO_IP, IP_MTU_DISCOVER)
             if sock.family == socket.AF_INET
-            else self._option(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, DO_NOT_FRAGMENT)
+            else (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER)
         )
-        """No datagram of ours is fragmented: one that is too long for the path does not arrive."""
+        # The system's default forbids routers to fragment and waits for them to complain, which
+        # many firewalls keep to themselves: on a path of less than 1,280 bytes nothing would pass.
+        self.sends_whole = sys.platform == "linux" and self._option(*self._ip_option, MAY_FRAGMENT)
+        """`send_whole` does what it says."""
 
     def read(self) -> tuple[memoryview, int, Address] | None:
         """(datagrams, length of each but perhaps the last, sender), or None: nothing waits.
@@ -75,28 +83,36 @@ class DatagramSocket:
                 each = _GRO.unpack_from(data)[0]
         return self._view[:length], max(1, each), address
 
-    def send(self, data: bytes, each: int, address: Address) -> bool:
-        """Send datagrams of `each` bytes, the last perhaps shorter; False: the kernel's buffer is
-        full and an unknown part was sent. What the network refuses is dropped, as routers do."""
+    def send(self, data: bytes, each: int, address: Address) -> int:
+        """Send datagrams of `each` bytes, the last perhaps shorter. How many bytes have left: less
+        than all if the kernel's buffer is full. What the network refuses is dropped, as routers do.
+        """
         if self._cuts and len(data) > each:
             control = [(SOL_UDP, UDP_SEGMENT, _SEGMENT.pack(each))]
             try:
                 self._sock.sendmsg([data], control, 0, address)
-                return True
+                return len(data)
             except BlockingIOError:
-                return False
+                return 0
             except OSError as error:
                 if error.errno not in _REFUSALS:
-                    return True
+                    return len(data)
                 self._cuts = False
         for at in range(0, len(data), each):
             try:
                 self._sock.sendto(data[at : at + each], address)
             except BlockingIOError:
-                return False
+                return at
             except OSError:
                 continue
-        return True
+        return len(data)
+
+    def send_whole(self, datagram: bytes, address: Address) -> None:
+        """Send one that nobody on the way may fragment, or not at all."""
+        if self._option(*self._ip_option, DO_NOT_FRAGMENT):
+            with contextlib.suppress(OSError):
+                self._sock.sendto(datagram, address)
+            self._option(*self._ip_option, MAY_FRAGMENT)
 
     def _option(self, level: int, option: int, value: int) -> bool:
         with contextlib.suppress(OSError):

@@ -86,13 +86,16 @@ class FastDtlsTransport(RTCDtlsTransport):
         else:
             self.send_packets([data])
 
-    def sends_whole(self) -> bool:
-        """What is too long for the path does not arrive, so probing for larger packets tells
-        something. Not so where IP may cut datagrams into fragments."""
-        if self._records is None or 1 not in self._ice._nominated:
-            return False
-        sock = self._sockets.get(self._ice._nominated[1].protocol)
-        return sock is not None and sock.whole
+    def send_whole(self, packets: Sequence[bytes]) -> None:
+        """Send SCTP packets that IP must not cut into fragments: those that are too long for the
+        path do not arrive. Where that cannot be had, none is sent."""
+        pair = self._ice._nominated.get(1) if self._records is not None else None
+        sock = self._sockets.get(pair.protocol) if pair is not None else None
+        if self._records is None or pair is None or sock is None or not sock.sends_whole:
+            return
+        for packet in packets:
+            sealed, _ = self._records.seal([packet])
+            sock.send_whole(sealed, pair.remote_addr)
 
     def send_packets(self, packets: Sequence[bytes]) -> None:
         """Send SCTP packets; those that cannot leave are lost, as on the way."""
@@ -111,9 +114,8 @@ class FastDtlsTransport(RTCDtlsTransport):
 
     def _send_datagrams(self, pair: Any, data: bytes, each: int) -> None:
         sock = self._sockets.get(pair.protocol)
-        if sock is not None and sock.send(data, each, pair.remote_addr):
-            return
-        for at in range(0, len(data), each):
+        left = 0 if sock is None else sock.send(data, each, pair.remote_addr)
+        for at in range(left, len(data), each):
             pair.protocol.transport.sendto(data[at : at + each], pair.remote_addr)
 
     # Reading

@@ -3,7 +3,9 @@
 A node says in its INIT which packet length it can read. If both do, each sends one HEARTBEAT per
 size, padded to it (as RFC 8899 does, with the PAD chunk of RFC 4820), and uses the largest that is
 answered: 16,000 bytes over loopback, 8,800 on a network of jumbo frames, 1,400 on most others.
-What does not fit is not fragmented but dropped. Sans-IO. May import: of net.fast: packets.
+A probe that does not fit is not fragmented but dropped; anything else may be fragmented, so that a
+path that carries less than the shortest packet is slow but open. After a time-out packets are short
+again, and the path is asked anew. Sans-IO. May import: of net.fast: packets.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Probing:
             self._peer_largest = int.from_bytes(value)
 
     def probes(self, address: Address) -> list[bytes]:
-        """Packets to send once the association is established."""
+        """Packets to send once the association is established, and to ask anew."""
+        self._best = 0
         return [_probe(address, size) for size in self._sizes if size <= self._peer_largest]
 
     def answered(self, parameters: list[tuple[int, bytes]]) -> int | None:

@@ -14,7 +14,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
-from p2pnode.net.fast.packets import FIRST, LAST, MAX_DUPLICATES, UNORDERED, DataChunk
+from p2pnode.net.fast.packets import (
+    FIRST,
+    LAST,
+    MAX_BLOCKS,
+    MAX_DUPLICATES,
+    UNORDERED,
+    DataChunk,
+)
 
 MODULUS = 1 << 32
 HALF = 1 << 31
@@ -63,9 +70,9 @@ class Receiver:
         return max(0, self._window - self._held_bytes - self._parts_bytes)
 
     def blocks(self) -> list[tuple[int, int]]:
-        """Received ranges beyond the cumulative TSN, as offsets from it."""
+        """Received ranges beyond the cumulative TSN, as offsets from it, as a SACK tells."""
         base = self.cumulative
-        return [(first - base, last - base) for first, last in self._ranges]
+        return [(first - base, last - base) for first, last in self._ranges[:MAX_BLOCKS]]
 
     def take(self, chunk: DataChunk, out: list[Message]) -> None:
         """A DATA chunk came; messages that are whole now are appended. Raises ProtocolViolation."""

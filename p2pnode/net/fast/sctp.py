@@ -18,7 +18,12 @@ from aiortc.rtcdatachannel import RTCDataChannel
 from aiortc.rtcdtlstransport import RTCDtlsTransport
 from aiortc.rtcsctptransport import RTCSctpTransport
 
-from p2pnode.net.fast.association import WINDOW_BYTES, Association, payload_of
+from p2pnode.net.fast.association import (
+    PACKET_BYTES,
+    WINDOW_BYTES,
+    Association,
+    payload_of,
+)
 from p2pnode.net.fast.dtls import FastDtlsTransport
 from p2pnode.net.fast.packets import Address, DataChunk, SackChunk
 from p2pnode.net.fast.probing import PARAMETER, Probing
@@ -50,6 +55,7 @@ class FastSctpTransport(RTCSctpTransport):
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Handle | None = None
         self._receiving = False
+        self._shortened = False  # packets are short because long ones met with silence
 
     @property
     def association(self) -> Association:
@@ -188,6 +194,9 @@ class FastSctpTransport(RTCSctpTransport):
             return
         self._leave(self._association.packets(self._event_loop.time()))
         self._count_left()
+        if self._shortened and not self._association.sender.silent:
+            self._shortened = False
+            self._probe()
         if self._reconfig_deferred is not None:
             self._show_base()
             _run(self._reset_deferred_streams())
@@ -237,14 +246,18 @@ class FastSctpTransport(RTCSctpTransport):
     def _set_state(self, state: RTCSctpTransport.State) -> None:
         begins = state is self.State.ESTABLISHED is not self._association_state
         super()._set_state(state)
-        transport = self.transport
-        if begins and isinstance(transport, FastDtlsTransport) and transport.sends_whole():
-            self._leave(self._probing.probes(self._association.address))
+        if begins:
+            self._probe()
         elif state is self.State.CLOSED:
             for handle in (self._timer, self._flushing):
                 if handle is not None:
                     handle.cancel()
             self._timer = self._flushing = None
+
+    def _probe(self) -> None:
+        transport = self.transport
+        if isinstance(transport, FastDtlsTransport):
+            transport.send_whole(self._probing.probes(self._association.address))
 
     def _arm(self) -> None:
         """One timer. It stays where it is while the deadline moves away, as most do before they
@@ -260,9 +273,12 @@ class FastSctpTransport(RTCSctpTransport):
 
     def _expired(self) -> None:
         self._timer = None
-        if self._association_state is not self.State.CLOSED:
-            self._leave(self._association.expire(self._event_loop.time()))
-            self._transmit_now()
+        if self._association_state is self.State.CLOSED:
+            return
+        self._leave(self._association.expire(self._event_loop.time()))
+        if self._association.sender.shorten(payload_of(PACKET_BYTES)):
+            self._shortened = True
+        self._transmit_now()
 
     async def start(
         self, remoteCaps: rtcsctptransport.RTCSctpCapabilities | None, remotePort: int

@@ -104,6 +104,11 @@ class Sender:
         return bool(self._current or self._urgent or self._others)
 
     @property
+    def silent(self) -> bool:
+        """Nothing came in answer to what was last sent, and the peer was asked."""
+        return self._silences > 0
+
+    @property
     def idle(self) -> bool:
         """Nothing waits and everything sent was acknowledged."""
         return not (self.unsent or self.flight.outstanding)
@@ -128,6 +133,14 @@ class Sender:
         window = self.congestion.window * payload_bytes / self.payload_bytes
         self.payload_bytes = self.congestion.packet_bytes = payload_bytes
         self.congestion.window = max(self.congestion.window, min(window, 16.0 * payload_bytes))
+
+    def shorten(self, payload_bytes: int) -> bool:
+        """After a time-out, packets of at most this much user data: longer ones may be what the
+        path has ceased to carry. Whether that changed anything."""
+        if self._silences <= PROBES or self.payload_bytes <= payload_bytes:
+            return False
+        self.set_payload(payload_bytes)
+        return True
 
     # What comes in
 

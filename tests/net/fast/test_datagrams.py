@@ -5,11 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from p2pnode.net.fast.datagrams import DatagramSocket
+from p2pnode.net.fast.datagrams import (
+    DO_NOT_FRAGMENT,
+    IP_MTU_DISCOVER,
+    MAY_FRAGMENT,
+    DatagramSocket,
+)
 
 
 @contextlib.contextmanager
@@ -41,12 +47,14 @@ def read_all(sock: DatagramSocket) -> list[bytes]:
 def test_datagrams_arrive_as_they_were_cut(offload: bool, lengths: list[int]):
     datagrams = [bytes([i]) * length for i, length in enumerate(lengths)]
     with sockets(offload=offload) as (one, two, address):
-        assert one.send(b"".join(datagrams), lengths[0], address)
+        data = b"".join(datagrams)
+        assert one.send(data, lengths[0], address) == len(data)
         assert read_all(two) == datagrams
         assert two.read() is None
 
 
-def test_a_kernel_that_cannot_cut_is_asked_once():
+@pytest.mark.parametrize("refusal", [errno.EIO, errno.EINVAL, errno.EMSGSIZE])
+def test_a_kernel_that_cannot_cut_is_asked_once(refusal: int):
     datagrams = [bytes([i]) * 1000 for i in range(20)]
     with sockets() as (one, two, address):
         asked = []
@@ -56,7 +64,7 @@ def test_a_kernel_that_cannot_cut_is_asked_once():
 
             def sendmsg(self, *_: object) -> None:
                 asked.append(1)
-                raise OSError(errno.EIO, "no checksum offload")
+                raise OSError(refusal, "as interfaces and kernels say it")
 
         one._sock = Refuses()
         one._cuts = True
@@ -70,22 +78,55 @@ def test_a_full_buffer_is_told_and_an_unreachable_host_is_not():
     with sockets() as (one, _, address):
 
         class Full:
-            @staticmethod
-            def sendto(*_: object) -> None:
+            """Takes two and is full."""
+
+            room = 2
+
+            def sendto(self, *_: object) -> None:
+                self.room -= 1
+                if self.room < 0:
+                    raise BlockingIOError
+
+            def sendmsg(self, *_: object) -> None:
                 raise BlockingIOError
 
-            sendmsg = sendto
-
         class Unreachable:
-            @staticmethod
-            def sendto(*_: object) -> None:
-                raise OSError(errno.ENETUNREACH, "away")
+            def __init__(self, reason: int) -> None:
+                self.reason = reason
+
+            def sendto(self, *_: object) -> None:
+                raise OSError(self.reason, "away")
 
             sendmsg = sendto
 
         one._sock = Full()
-        assert not one.send(bytes(10), 10, address)
-        assert not one.send(bytes(100), 10, address)
-        one._sock = Unreachable()
-        assert one.send(bytes(10), 10, address)
-        assert one.send(bytes(100), 10, address)
+        assert one.send(bytes(100), 10, address) == 0, "the kernel takes all or nothing"
+        one._cuts = False
+        assert one.send(bytes(100), 10, address) == 20
+        one._cuts = True
+        for reason in (errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.ENOBUFS):
+            one._sock = Unreachable(reason)
+            assert one.send(bytes(10), 10, address) == 10
+            assert one.send(bytes(100), 10, address) == 100
+            assert one._cuts
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is sent whole elsewhere")
+def test_only_what_is_to_be_sent_whole_is():
+    option = socket.IPPROTO_IP, IP_MTU_DISCOVER
+    with sockets() as (one, two, address):
+        seen = []
+
+        class Looks:
+            getsockopt, setsockopt = one._sock.getsockopt, one._sock.setsockopt
+
+            def sendto(self, *_: object) -> None:
+                seen.append(self.getsockopt(*option))
+                raise OSError(errno.EMSGSIZE, "longer than the interface carries")
+
+        assert one.sends_whole
+        one._sock = Looks()
+        one.send_whole(bytes(9000), address)
+        one.send(bytes(9000), 9000, address)
+        assert seen == [DO_NOT_FRAGMENT, MAY_FRAGMENT]
+        assert two.read() is None

@@ -8,6 +8,7 @@ import random
 import pytest
 from aiortc import rtcsctptransport
 
+from p2pnode.net.fast.datagrams import Address, DatagramSocket
 from p2pnode.net.fast.dtls import FastDtlsTransport
 from p2pnode.net.fast.packets import DataChunk, data_packet
 from tests.net.fakes import until
@@ -89,6 +90,38 @@ async def test_two_of_ours_find_that_loopback_carries_large_packets():
     async with pair("fast", "fast") as (one, two):
         await until(lambda: one.sctp.association.sender.payload_bytes == 15_972)
         await until(lambda: two.sctp.association.sender.payload_bytes == 15_972)
+
+
+async def test_each_length_is_tried_for_itself(monkeypatch):
+    """One that the interface refuses takes no other with it: jumbo frames carry the second."""
+    send_whole = DatagramSocket.send_whole
+
+    def jumbo(self: DatagramSocket, datagram: bytes, address: Address) -> None:
+        if len(datagram) < 8_950:
+            send_whole(self, datagram, address)
+
+    monkeypatch.setattr(DatagramSocket, "send_whole", jumbo)
+    async with pair("fast", "fast") as (one, two):
+        for end in (one, two):
+            await until(lambda: end.sctp.association.sender.payload_bytes == 8_772)  # noqa: B023
+
+
+async def test_a_path_that_ceases_to_carry_large_packets_gets_small_ones(monkeypatch):
+    async with pair("fast", "fast") as (one, two):
+        sender = one.sctp.association.sender
+        await until(lambda: sender.payload_bytes == 15_972)
+        send, narrow = DatagramSocket.send, [True]
+
+        def narrowed(self: DatagramSocket, data: bytes, each: int, address: Address) -> int:
+            return len(data) if narrow[0] and each > 1_300 else send(self, data, each, address)
+
+        monkeypatch.setattr(DatagramSocket, "send", narrowed)
+        one.channels[1].send(payloads(1)[-1])
+        await until(lambda: sender.payload_bytes == 1_160)
+        assert two.received == []
+        narrow[0] = False  # it carries fragments
+        await until(lambda: two.received == [payloads(1)[-1]])
+        await until(lambda: sender.payload_bytes == 15_972)
 
 
 @pytest.mark.parametrize("kinds", [("fast", "small"), ("fragmented", "fast")])
