@@ -1,6 +1,6 @@
 """The commands for trained models: `generate`, `eval`, `export` and `tokenizer`.
 
-May import: cli_types, these commands.
+May import: cli_types, these commands, node_config.
 """
 
 from __future__ import annotations

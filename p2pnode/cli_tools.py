@@ -1,4 +1,4 @@
-"""The commands beside training: `rehearse`, `devices` and `reproduce`.
+"""The commands beside training: `rehearse`, `devices`, `reproduce`, `verify` and `report`.
 
 May import: cli_types, these commands, rehearse.faults, node_config, errors.
 """

@@ -1,8 +1,8 @@
 """`demo`: a signaling server and several node processes on this machine, watched until they end.
 
 Everything is real (server, WebRTC, processes, signals) and stays on loopback.
-May import: signaling.app, ui.events, protocol.code, polite, config, limits, errors; the kernels
-only in a process of their own, to fill the compile cache.
+May import: signaling.app, ui.events, protocol.code, polite, config, node_config, limits, errors;
+the kernels only in a process of their own, to fill the compile cache.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Carries out what the admission core decides, asks the owner, and remembers rosters and devices for
 the next start. May import: devices, memberships, net.signaling_client, protocol, ui, node_config,
-errors.
+errors, and `signaling.messages`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A run's configuration holds their name, which is that of their bytes as a blob (`protocol.fetch`),
 so members ask each other for them by it, and whoever sends others is found out.
-May import: share, export, train, config, errors.
+May import: share, export, protocol.fetch, train, config, errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a run takes at this machine before its first step: memory, text, kernels, a first state.
 
-May import: first_weights, free_memory, share, signatures, worker, protocol, train, sources,
+May import: first_weights, texts, free_memory, share, signatures, worker, protocol, train, sources,
 ui.events, node_config, config, limits, errors.
 """
 

@@ -1,7 +1,8 @@
 """`report`: what a run was, as a Markdown summary with drawings of its loss and throughput.
 
 Loss comes from the ledger, which is the same at every node; speed, traffic and time from this
-node's metrics. May import: signatures, train, protocol, ui.metrics, config, errors.
+node's metrics. May import: signatures, train, protocol, ui.metrics, config, errors, and
+`signaling.messages`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""One run at one node: carries the step core's effects to the computing thread and to the mesh,
+"""One session of a run: carries the step core's effects to the computing thread and to the mesh,
 and their results back.
 
-May import: audits, jobs, keeper, worker, net, protocol, train.evidence, ui, config,
-errors.
+May import: audits, jobs, keeper, supply, worker, net, protocol, train.evidence, ui, config, errors.
 """
 
 from __future__ import annotations

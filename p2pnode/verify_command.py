@@ -1,7 +1,8 @@
 """`verify`: computes steps of a run again, from the nearest checkpoint, and says whether they come
 out as the run's ledger says; if not, which step, tensor and operation differ first.
 
-May import: texts, first_weights, signatures, train, protocol, config, node_config, errors.
+May import: texts, first_weights, signatures, train, protocol, config, node_config, errors, and
+`signaling.messages`.
 """
 
 from __future__ import annotations

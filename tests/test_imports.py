@@ -153,6 +153,48 @@ def test_imports_point_down(path: Path) -> None:
     assert breaches(module_name(path), imports_of(path)) == []
 
 
+def rule_of(path: Path) -> str | None:
+    """What a module's first lines say that it may import; None if they say nothing of it."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    _, says, rule = " ".join(text.split()).partition("May import:")
+    return rule if says else None
+
+
+def allows(rule: str, module: str, name: str) -> bool:
+    """Whether a rule names a module, its package, or the kind of modules that it belongs to."""
+    parts = name.split(".")
+    if "siblings" in rule and parts[:-1] == module.split(".")[:-1]:
+        return True
+    if re.search(r"everything|(the rest|all) of", rule) or "these commands" in rule:
+        return True
+    return any(re.search(rf"\b{part}\b", rule) for part in parts[1:])
+
+
+MODULES = {module_name(path) for path in SOURCES}
+WITH_RULES = [
+    path
+    for path in SOURCES
+    if rule_of(path) is not None and not within(module_name(path), "kernels")
+]
+
+
+@pytest.mark.parametrize("path", WITH_RULES, ids=module_name)
+def test_first_lines_say_what_a_module_imports(path: Path) -> None:
+    module = module_name(path)
+    rule = rule_of(path)
+    assert rule is not None
+    imported = imports_of(path) & MODULES - {module, "p2pnode"}
+    packages = {name for name in imported if any(i.startswith(f"{name}.") for i in MODULES)}
+    assert [name for name in sorted(imported - packages) if not allows(rule, module, name)] == []
+
+
+def test_a_rule_that_leaves_something_out_is_seen() -> None:
+    assert allows(" config, protocol.fetch.", "p2pnode.share", "p2pnode.protocol.fetch")
+    assert allows(" siblings.", "p2pnode.export.hf", "p2pnode.export.llama")
+    assert not allows(" siblings, config.", "p2pnode.export.hf", "p2pnode.errors")
+    assert not allows(" config, protocol.", "p2pnode.share", "p2pnode.net.mesh")
+
+
 def test_every_module_has_a_layer() -> None:
     loose = [
         name

@@ -1,6 +1,6 @@
 """`python -m p2pnode bench`: its subcommands' options.
 
-May import: machine, wire_command.
+May import: siblings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A GGUF file, which llama.cpp and what is built on it run: float32 weights of architecture llama.
 
 Written by the `gguf` package. Metadata follow llama.cpp's own converter, which takes the same names
-from a Hugging Face folder. May import: siblings, train, errors.
+from a Hugging Face folder. May import: siblings, train, config, errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finding the room that nodes behind this node's public address meet in.
 
-May import: errors, signaling_socket.
+May import: errors, signaling_socket, and `signaling.messages`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A link carries two ordered channels (control, bulk) in each direction. A reset loses what is on
 its way. Delays differ from message to message, so channels and links overtake each other.
 
-May import: limits, protocol.
+May import: limits, protocol; machine and world for their types.
 """
 
 from __future__ import annotations

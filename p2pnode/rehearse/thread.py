@@ -1,6 +1,6 @@
 """The computing thread of a simulated machine: what waits for it, and how long each task takes.
 
-May import: protocol, work.
+May import: protocol, work; machine for its type.
 """
 
 from __future__ import annotations

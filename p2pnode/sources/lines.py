@@ -1,6 +1,6 @@
 """Documents of JSON lines (`.jsonl`, also compressed): one object a line, its text in one column.
 
-May import: listing, limits, errors.
+May import: listing, table, limits, errors.
 """
 
 from __future__ import annotations

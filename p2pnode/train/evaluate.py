@@ -1,6 +1,6 @@
 """How well a state predicts a text: the exact loss, and that of its weights in plain float32.
 
-May import: arithmetic, data, float_model, model, state, tokenizer, weights, errors.
+May import: arithmetic, data, float_model, model, state, tokenizer, weights, windows, errors.
 """
 
 from __future__ import annotations

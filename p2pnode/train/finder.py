@@ -4,8 +4,7 @@ with the reference kernels, and names the first tensor and operation whose bits 
 Both run the code of `gradient` and `update`; only the operations are watched. So the list of what
 happened cannot get out of step with what is computed.
 
-May import: arithmetic, data, gradient, layout, state, update, weights,
-config.
+May import: arithmetic, data, gradient, layout, state, update, weights, windows, config.
 """
 
 from __future__ import annotations

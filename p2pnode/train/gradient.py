@@ -1,6 +1,6 @@
 """One slot's gradient on the integer grid, with the evidence for it, and exact sums of them.
 
-May import: arithmetic, data, evidence, model, state, weights.
+May import: arithmetic, data, evidence, model, state, weights, windows.
 """
 
 from __future__ import annotations
