@@ -7,6 +7,8 @@ May import: everything below.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import io
 import logging
 import os
@@ -19,7 +21,7 @@ from p2pnode.cli_models import add_eval, add_export, add_generate, add_tokenizer
 from p2pnode.cli_tools import add_devices, add_rehearse, add_report, add_reproduce, add_verify
 from p2pnode.cli_train import add_demo, add_join
 from p2pnode.cli_types import EXIT_CODES
-from p2pnode.errors import P2PNodeError, UsageError
+from p2pnode.errors import CheckpointError, P2PNodeError, UsageError
 from p2pnode.polite import ended_as_by_ctrl_c
 from p2pnode.protocol.text import visible
 
@@ -29,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # One BLAS thread beside the computing thread; set before numpy is first imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+    _open_closed_streams()
     arguments = parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that it cannot show must not end a run
@@ -47,7 +50,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read our output has gone; that is no error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # Of a file the one who writes it has said so; this is what standard output goes to.
+        print(f"error: The output cannot be written: {error.strerror}.", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of it neither
+        return CheckpointError.exit_code
     return code
+
+
+def _open_closed_streams() -> None:
+    """Have standard input, output and errors lead to nowhere where they were closed (`>&-`), so
+    that no file or socket of ours gets their numbers."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+            with contextlib.suppress(OSError):
+                os.dup2(getattr(sys, name).fileno(), number)
 
 
 class _VisibleFormatter(logging.Formatter):

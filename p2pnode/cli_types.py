@@ -15,7 +15,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 EXIT_CODES = """exit codes:
   0    done, or left cleanly              8    the run's configuration or arithmetic differs
   1    an unexpected error (a bug)        9    training text missing or different
-  2    a flag makes no sense              10   checkpoint unreadable or unwritable
+  2    a flag makes no sense              10   checkpoint or output unusable
   3    an impossible run configuration    11   address or port not available
   4    signaling server not reachable     12   this machine computes wrong bits
   5    room code mistyped, weak, unknown  13   this node's state differed from the group's

@@ -74,15 +74,22 @@ class NodeConfig:
 
 
 def default_home() -> Path:
-    """Folder of the long-lived key: P2PNODE_HOME, or the platform's folder for settings."""
+    """Folder of the long-lived key: P2PNODE_HOME, or the platform's folder for settings. Raises
+    UsageError if this user has no home."""
     if home := os.environ.get("P2PNODE_HOME"):
         return Path(home)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("APPDATA", Path.home() / "AppData" / "Roaming"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
-    else:
-        base = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"))
+    try:
+        if sys.platform == "win32":
+            base = Path(os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Application Support"
+        else:
+            base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    except RuntimeError:
+        raise UsageError(
+            "this user has no home folder; say by --home or P2PNODE_HOME where this machine's key "
+            "is to lie"
+        ) from None
     return base / "p2pnode"
 
 

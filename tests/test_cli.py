@@ -344,6 +344,31 @@ def test_home_from_the_environment(
     assert join("--signal", HTTP, "--home", "here").config.home == Path("here")
 
 
+def in_shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", f'"$0" -m p2pnode {command}', sys.executable],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_below_the_output_is_a_sentence() -> None:
+    done = in_shell("rehearse --seeds 1 > /dev/full")
+    assert done.returncode == errors.CheckpointError.exit_code
+    assert done.stderr == "error: The output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such shell")
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error(closed: str) -> None:
+    done = in_shell(f"rehearse --seeds 1 {closed}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [

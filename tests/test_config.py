@@ -332,6 +332,28 @@ def test_home_follows_the_platform(
     assert node_config.default_home() == tmp_path / "mine"
 
 
+def test_an_empty_variable_is_no_home(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bare.setattr(node_config.sys, "platform", "linux")
+    bare.setenv("HOME", str(tmp_path))
+    bare.setenv("XDG_CONFIG_HOME", "")
+    assert node_config.default_home() == tmp_path / ".config/p2pnode"
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_a_user_without_a_home_is_told(bare: pytest.MonkeyPatch, platform: str) -> None:
+    """As in a container that runs under a number which no password file knows."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    bare.setattr(node_config.sys, "platform", platform)
+    bare.setattr(Path, "home", homeless)
+    for variable in ("XDG_CONFIG_HOME", "APPDATA"):
+        bare.delenv(variable, raising=False)
+    with pytest.raises(UsageError, match="--home or P2PNODE_HOME"):
+        node_config.default_home()
+
+
 def a_run(**options: object) -> RunConfig:
     return RunOptions(preset="nano", steps=40, lr=1e-3, warmup=4, **options).config(  # type: ignore[arg-type]
         arithmetic_version=1, gates_digest="a" * 64, data="d" * 64

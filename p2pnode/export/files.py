@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from p2pnode.errors import ExportError
+from p2pnode.errors import ExportError, told
 
 
 def refuse_existing(paths: Iterable[Path], force: bool) -> None:
@@ -41,7 +41,8 @@ def unfinished(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(other, path)
     except OSError as error:
-        raise ExportError(f"Cannot write {path}: {error.strerror}") from None
+        # numpy's own words have no strerror.
+        raise ExportError(f"Cannot write {path}: {error.strerror or told(error)}") from None
     finally:
         with contextlib.suppress(OSError):
             other.unlink(missing_ok=True)

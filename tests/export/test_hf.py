@@ -109,6 +109,13 @@ def test_files_are_whole_or_not_there(tmp_path):
     with pytest.raises(ExportError, match="Cannot write"):
         files.write(tmp_path / "no" / "folder", [b""])
 
+    def numpys_words():
+        raise OSError("44032 requested and 12345 written")
+        yield b""
+
+    with pytest.raises(ExportError, match="12345 written"):
+        files.write(tmp_path / "kept", numpys_words())
+
 
 def test_the_command(make, tmp_path, capsys):
     trained = make("bpe")
