@@ -1,6 +1,6 @@
 """The commands that train: `join` and `demo`, their options and what they hand over.
 
-May import: cli_types, demo, join, protocol.code, config, node_config, errors.
+May import: cli_types, demo, join, protocol.code, config, node_config, limits, errors.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from p2pnode.cli_types import (
 )
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.errors import UsageError
+from p2pnode.limits import LIMITS
 from p2pnode.node_config import (
     NodeConfig,
     TextChoice,
@@ -350,6 +351,8 @@ def _join(arguments: argparse.Namespace) -> int:
     invite = parse_invite(given) if given is not None and not arguments.nearby else Invite("")
     if arguments.guest and not invite.code and not arguments.nearby:
         raise UsageError("--guest joins a room that is there: give the host's code with --room")
+    if arguments.start_when is not None and arguments.start_when > LIMITS.peers:
+        raise UsageError(f"--start-when: a room holds at most {LIMITS.peers} nodes")
     server = arguments.signal or invite.server
     if arguments.serve and server:
         raise UsageError("--serve starts a signaling server here; leave out the other server")

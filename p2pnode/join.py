@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import signal
 import sys
 import time
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from p2pnode.config import RunOptions
 from p2pnode.door import Ticket
-from p2pnode.errors import AddressInUseError, UsageError
+from p2pnode.errors import AddressInUseError, CheckpointError, ExportError, UsageError
 from p2pnode.folder_lock import FolderLock
 from p2pnode.net.ice import IcePolicy
 from p2pnode.net.nearby import find_nearby
@@ -25,6 +26,7 @@ from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.polite import ending_signals
 from p2pnode.protocol.code import RoomKeys, check_code, derive, generate_code
 from p2pnode.protocol.identity import Identity, short_id
+from p2pnode.texts import check_choice
 from p2pnode.ui.console import EventLog, open_console
 from p2pnode.ui.trackers import load_tool
 from p2pnode.worker import Urgency, Worker
@@ -40,9 +42,12 @@ async def join(
     """Run one node to its end. `serve`: address and port of a signaling server to run here."""
     if config.track is not None:
         load_tool(config.track, config.out)
-    options.check()  # before anything is started or anybody is asked
+    # Before anything is started or anybody is asked:
+    options.check()
+    _check_paths(config, resume)
     worker = Worker()
     try:
+        await worker.submit(Urgency.EXCHANGE, check_choice, text)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(FolderLock(config.out))
             if serve is not None:
@@ -74,6 +79,14 @@ async def _join(
         with _signals(node):
             await node.run()
     return 0
+
+
+def _check_paths(config: NodeConfig, resume: str | None) -> None:
+    """Raises CheckpointError and ExportError for a --resume or --init that is not there."""
+    if resume not in (None, "auto") and not os.path.exists(resume):
+        raise CheckpointError(f"--resume: there is no file or folder {resume!r}.")
+    if config.init is not None and not config.init.is_dir():
+        raise ExportError(f"--init: there is no folder {os.fspath(config.init)!r}.")
 
 
 def _check_nearby(config: NodeConfig) -> None:

@@ -14,6 +14,7 @@ from p2pnode.config import BYTES, RunConfig, RunOptions
 from p2pnode.errors import DataError
 from p2pnode.node_config import TextChoice
 from p2pnode.sources.hub import tokenizer_path
+from p2pnode.sources.listing import KNOWN, missing
 from p2pnode.sources.proxied import DataProxy
 from p2pnode.train import tokenizer as tokenizers
 from p2pnode.train.arithmetic import kernels
@@ -25,6 +26,17 @@ from p2pnode.train.tokenizer import Tokenizer, beside, from_json, open_tokenizer
 
 CACHE = "text-cache"
 """Folder of encoded row groups, in the folder of the checkpoints."""
+
+
+def check_choice(choice: TextChoice) -> None:
+    """Raise DataError for a slip that this machine can see now, before anybody is asked to join and
+    waits: a path that leads nowhere, a file that is no tokenizer."""
+    data, tokenizer = choice.data, choice.tokenizer
+    elsewhere = data is None or data in KNOWN or "://" in data or any(c in data for c in "*?[")
+    if data is not None and not elsewhere and not os.path.exists(data):
+        raise missing(data, local=True)
+    if tokenizer is not None and (tokenizer.endswith(".json") or os.path.isfile(tokenizer)):
+        _chosen(choice)
 
 
 def text_of_new_run(choice: TextChoice, options: RunOptions, folder: Path) -> Dataset:

@@ -386,6 +386,7 @@ def test_closed_streams_are_no_error(closed: str) -> None:
         ),
         (["join", "--guest", "--signal", HTTP], errors.UsageError, "give the host's code"),
         (["join", "--guest", "--serve"], errors.UsageError, "give the host's code"),
+        (["join", "--signal", HTTP, "--start-when", "65"], errors.UsageError, "at most 64"),
         (["join", "--signal", HTTP, "--room", ""], errors.RoomCodeError, "empty"),
         (["join", "--signal", HTTP, "--room-file", os.devnull], errors.RoomCodeError, "empty"),
         (["join", "--signal", HTTP, "--room", f"@{HTTP}"], errors.RoomCodeError, "empty"),

@@ -128,6 +128,26 @@ async def test_missing_data(server: str, home: list[str], tmp_path: Path) -> Non
     assert "nothing-here" in said
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "error"),
+    [
+        ("--data", "nothing-here", errors.DataError),
+        ("--tokenizer", "nothing-here.json", errors.DataError),
+        ("--tokenizer", "README.md", errors.DataError),
+        ("--resume", "nothing-here", errors.CheckpointError),
+        ("--init", "nothing-here", errors.ExportError),
+    ],
+)
+async def test_slips_are_seen_before_anybody_joins(
+    flag: str, value: str, error: type[errors.P2PNodeError], server: str, home: list[str]
+) -> None:
+    join = ("join", "--signal", server, "--room", CODE, "--start-when", "1", flag, value, *home)
+    result = await asyncio.to_thread(run_cli, *join)
+    assert result.returncode == error.exit_code, result.stderr
+    assert result.stderr.startswith("error: ")
+    assert "You are the host" not in result.stdout
+
+
 async def test_unreadable_checkpoint_at_resume(
     server: str, home: list[str], tmp_path: Path
 ) -> None:
