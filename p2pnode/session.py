@@ -47,7 +47,7 @@ from p2pnode.worker import Urgency, Worker
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Final: TypeAlias = tuple[Path, tuple[int, bytes] | None]
+LastSave: TypeAlias = tuple[Path, tuple[int, bytes] | None]
 """The final checkpoint, and what is to be signed (see `Jobs.final`)."""
 
 SAVE_AGAIN = 15.0
@@ -383,7 +383,7 @@ class Session:
         text = visible(report.text)
         self._show(Info(text=text) if report.kind in quiet else Warn(text=text))
 
-    async def _finish(self, effect: effects.Finished, saved: asyncio.Future[Final]) -> None:
+    async def _finish(self, effect: effects.Finished, saved: asyncio.Future[LastSave]) -> None:
         try:
             path, signs = await self._saved(saved)
         except (CheckpointError, LedgerError) as error:
@@ -397,7 +397,7 @@ class Session:
                 )
             )
 
-    async def _saved(self, saving: asyncio.Future[Final]) -> Final:
+    async def _saved(self, saving: asyncio.Future[LastSave]) -> LastSave:
         """The final state is worth waiting for: a full disk can be made room on."""
         while True:
             try:

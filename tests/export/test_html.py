@@ -13,9 +13,9 @@ from p2pnode.export import html
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.decoder import Decoder
 from p2pnode.train.generate import generate
-from p2pnode.train.sampler import Sampler
 from p2pnode.train.weights import Weights
 from tests.export.browser import PROGRAM, browser
+from tests.train.helpers import picked_tokens
 
 if PROGRAM is None:
     pytest.skip("Chromium is not installed (apt-get install chromium)", allow_module_level=True)
@@ -111,14 +111,7 @@ async def test_it_draws_the_tokens_of_generate(
     make, opened, kind, temperature, top_k, top_p, seed, monkeypatch
 ):
     trained = make(kind)
-    picked = []
-    pick = Sampler.pick
-
-    def noted(self, logits, position):
-        picked.append(pick(self, logits, position))
-        return picked[-1]
-
-    monkeypatch.setattr(Sampler, "pick", noted)
+    picked = picked_tokens(monkeypatch)
     for prompt in PROMPTS[1:3]:
         picked.clear()
         list(

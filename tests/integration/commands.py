@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+CODE = "a-room-code-of-our-own-93417562-long-enough"
 
 STEPS = 60
 """Of most runs. A test that needs one to last until something happens sets the pace

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.integration.commands import ROOT
+from tests.integration.commands import CODE, ROOT
 
-CODE = "a-room-code-of-our-own-93417562-long-enough"
 SECONDS = 240.0
 """Far more than any wait takes here, on a busy machine too; a hang fails."""
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pexpect
 
-from tests.integration.commands import ROOT
+from tests.integration.commands import CODE, ROOT
 
-CODE = "a-room-code-of-our-own-93417562-long-enough"
 SECONDS = 240
 
 

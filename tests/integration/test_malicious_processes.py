@@ -26,8 +26,8 @@ from p2pnode.protocol.room_secret import RoomSecret
 from p2pnode.protocol.roster import Roster, open_roster
 from signaling.messages import FromServer, Relayed, View
 from tests.harness.malicious import MaliciousServer, Meddler, Swapper, halves, unsealed
-from tests.integration.commands import STEPS, Demo
-from tests.integration.processes import CODE, SECONDS, Node, Pace
+from tests.integration.commands import CODE, STEPS, Demo
+from tests.integration.processes import SECONDS, Node, Pace
 from tests.integration.terminals import Terminal
 
 _HASTY = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 
 from p2pnode.config import OPTIMIZER_DEFAULTS, PRESETS, ModelConfig, RunConfig
 from p2pnode.limits import LIMITS, Limits
@@ -20,6 +21,7 @@ from p2pnode.train.evidence import SlotEvidence
 from p2pnode.train.files import Texts, read_listing
 from p2pnode.train.layout import layout_of
 from p2pnode.train.open_data import builtin_manifest, open_dataset
+from p2pnode.train.sampler import Sampler
 from p2pnode.train.trainer import Trainer
 
 load_kernels = kernels.load
@@ -129,3 +131,16 @@ def tokens(shape, batch=2, seed=2):
 def cosine(a, b):
     a, b = a.astype(np.float64), b.astype(np.float64)
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def picked_tokens(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens that any sampler draws from now on, oldest first."""
+    picked: list[int] = []
+    pick = Sampler.pick
+
+    def noted(self, logits, position):
+        picked.append(pick(self, logits, position))
+        return picked[-1]
+
+    monkeypatch.setattr(Sampler, "pick", noted)
+    return picked

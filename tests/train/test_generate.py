@@ -14,7 +14,7 @@ from p2pnode.train.generate import generate, printable
 from p2pnode.train.sampler import Sampler
 from p2pnode.train.tokenizer import byte_tokenizer, from_json
 from p2pnode.train.update import initial_state
-from tests.train.helpers import MICRO, micro_config, trained_like
+from tests.train.helpers import MICRO, micro_config, picked_tokens, trained_like
 from tests.train.tokenizers import bpe, sentencepiece
 
 
@@ -113,14 +113,7 @@ def with_tokenizer(raw, pad=128):
 def test_pieces_are_the_text_of_the_tokens(raw, monkeypatch):
     """Whatever the kind of tokenizer: pieces join to what it says of all tokens together."""
     tokenizer, state = with_tokenizer(raw)
-    picked = []
-    pick = Sampler.pick
-
-    def noted(self, logits, position):
-        picked.append(pick(self, logits, position))
-        return picked[-1]
-
-    monkeypatch.setattr(Sampler, "pick", noted)
+    picked = picked_tokens(monkeypatch)
     prompt = "the mill"
     pieces = list(generate(state, tokenizer, prompt, max_new=60, seed=1, reference=True))
     drawn = [token for token in picked if token != tokenizer.separator]
