@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from p2pnode import __version__
 from p2pnode.bench.command import add_bench
-from p2pnode.cli_models import add_eval, add_export, add_generate, add_tokenizer
-from p2pnode.cli_tools import add_devices, add_rehearse, add_report, add_reproduce, add_verify
-from p2pnode.cli_train import add_demo, add_join
-from p2pnode.cli_types import EXIT_CODES
+from p2pnode.commands.models import add_eval, add_export, add_generate, add_tokenizer
+from p2pnode.commands.tools import add_devices, add_rehearse, add_report, add_reproduce, add_verify
+from p2pnode.commands.train import add_demo, add_join
+from p2pnode.commands.types import EXIT_CODES
 from p2pnode.errors import CheckpointError, P2PNodeError, UsageError
 from p2pnode.polite import ended_as_by_ctrl_c
 from p2pnode.protocol.text import visible

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from p2pnode import __version__, cli, errors, generate_command
+from p2pnode import __version__, cli, errors
 from p2pnode import demo as demo_module
 from p2pnode import join as join_module
+from p2pnode.commands import generate
 from p2pnode.config import PRESETS, RunOptions
 from p2pnode.node_config import NodeConfig, TextChoice
 from p2pnode.protocol.code import generate_code
@@ -479,7 +480,7 @@ def test_generate_passes_on_what_it_was_told(monkeypatch: pytest.MonkeyPatch) ->
         calls.append((checkpoint, options))
         return 0
 
-    monkeypatch.setattr(generate_command, "generate", fake)
+    monkeypatch.setattr(generate, "generate", fake)
     assert cli.main(["generate", "x", "--prompt", "Once", "--tokens", "5", "--top-k", "0"]) == 0
     ((checkpoint, options),) = calls
     assert checkpoint == Path("x")

@@ -9,7 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from p2pnode import cli, eval_command
+from p2pnode import cli
+from p2pnode.commands import eval as eval_command
 from p2pnode.sources import table as tables_module
 from p2pnode.train import codec
 from p2pnode.train.checkpoint import file_name

@@ -13,13 +13,7 @@ PACKAGES = ("p2pnode", "signaling", "kernels")
 
 # A layer may import from its own row and from the rows below it.
 LAYERS = (
-    (
-        *("p2pnode.cli", "p2pnode.cli_train", "p2pnode.cli_tools", "p2pnode.cli_types"),
-        *("p2pnode.cli_models", "p2pnode.export_command", "p2pnode.eval_command"),
-        *("p2pnode.tokenizer_command", "p2pnode.demo", "p2pnode.join"),
-        *("p2pnode.generate_command", "p2pnode.rehearse_command", "p2pnode.devices_command"),
-        *("p2pnode.reproduce_command", "p2pnode.verify_command", "p2pnode.report_command"),
-    ),
+    ("p2pnode.cli", "p2pnode.commands", "p2pnode.demo", "p2pnode.join"),
     ("p2pnode.node",),
     ("p2pnode.run",),
     ("p2pnode.prepare",),
@@ -50,9 +44,9 @@ SOLE_IMPORTERS = {
     "tokenizers": ("p2pnode.train.tokenizer", "p2pnode.train.vocabulary"),
     "pyarrow": ("p2pnode.sources.table",),
     "numba": ("kernels",),
-    "p2pnode.rehearse": ("p2pnode.cli_tools", "p2pnode.rehearse_command"),
+    "p2pnode.rehearse": ("p2pnode.commands.tools", "p2pnode.commands.rehearse"),
     "asyncio": (
-        *("p2pnode.cli_train", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
+        *("p2pnode.commands.train", "p2pnode.demo", "p2pnode.join", "p2pnode.node", "p2pnode.room"),
         *(
             "p2pnode.door",
             "p2pnode.run",
@@ -70,8 +64,8 @@ SOLE_IMPORTERS = {
         *("p2pnode.bench", "signaling"),
     ),
     "time": (
-        *("p2pnode.demo", "p2pnode.join", "p2pnode.net", "p2pnode.rehearse_command"),
-        *("p2pnode.audits", "p2pnode.bench", "p2pnode.sources", "p2pnode.verify_command"),
+        *("p2pnode.demo", "p2pnode.join", "p2pnode.net", "p2pnode.commands.rehearse"),
+        *("p2pnode.audits", "p2pnode.bench", "p2pnode.sources", "p2pnode.commands.verify"),
         *("p2pnode.worker", "signaling"),
     ),
 }
@@ -165,7 +159,7 @@ def allows(rule: str, module: str, name: str) -> bool:
     parts = name.split(".")
     if "siblings" in rule and parts[:-1] == module.split(".")[:-1]:
         return True
-    if re.search(r"everything|(the rest|all) of", rule) or "these commands" in rule:
+    if re.search(r"everything|(the rest|all) of", rule):
         return True
     return any(re.search(rf"\b{part}\b", rule) for part in parts[1:])
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from p2pnode import rehearse_command
 from p2pnode.cli import main
-from p2pnode.cli_tools import REHEARSE_HELP
-from p2pnode.cli_types import EXIT_CODES
+from p2pnode.commands import rehearse as rehearse_command
+from p2pnode.commands.rehearse import Options, rehearse
+from p2pnode.commands.tools import REHEARSE_HELP
+from p2pnode.commands.types import EXIT_CODES
 from p2pnode.errors import RehearsalError, UsageError
 from p2pnode.protocol.recover import Repair
 from p2pnode.rehearse.campaign import Tally
 from p2pnode.rehearse.faults import ALL, Kind
-from p2pnode.rehearse_command import Options, rehearse
 
 
 def run(*arguments: str) -> int:

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from p2pnode import report_command
 from p2pnode.cli import main
+from p2pnode.commands import report as report_command
+from p2pnode.commands.report import report
 from p2pnode.errors import UsageError
 from p2pnode.limits import LIMITS
 from p2pnode.protocol.identity import Identity, short_id
-from p2pnode.report_command import report
 from p2pnode.signatures import Signatures, file_of, sign
 from p2pnode.train.ledger_lines import read_lines
 from p2pnode.ui import metrics as module

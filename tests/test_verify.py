@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from p2pnode.cli import main
+from p2pnode.commands.verify import verify
 from p2pnode.errors import ArithmeticUnsoundError, DataError, LedgerError, UsageError
 from p2pnode.node_config import TextChoice
 from p2pnode.protocol.identity import Identity
@@ -19,7 +20,6 @@ from p2pnode.signatures import Signatures, file_of, sign
 from p2pnode.train.arithmetic import kernels
 from p2pnode.train.checkpoint import load
 from p2pnode.train.ledger_lines import NOTHING, Entry, Line, entry_digest, read_lines
-from p2pnode.verify_command import verify
 from tests.harness.jobs import Bench
 from tests.train.helpers import load_kernels, loaded_once
 

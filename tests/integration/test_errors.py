@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from p2pnode import errors
-from p2pnode.cli_types import EXIT_CODES
+from p2pnode.commands.types import EXIT_CODES
 from signaling.app import SignalingServer
 from tests.integration.commands import ROOT, run_cli
 from tests.integration.processes import free_port

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from p2pnode.commands.report import WINDOW, _Losses
 from p2pnode.errors import LedgerError
-from p2pnode.report_command import WINDOW, _Losses
 from p2pnode.train.ledger_file import LedgerFile
 from p2pnode.train.ledger_lines import read_lines
 from tests.train.ledgers import CONFIG, entry, ledger_of

@@ -1,6 +1,6 @@
 """The commands beside training: `rehearse`, `devices`, `reproduce`, `verify` and `report`.
 
-May import: cli_types, these commands, rehearse.faults, node_config, errors.
+May import: siblings, rehearse.faults, node_config, errors.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from p2pnode.cli_types import Commands, add_command, natural, positive, step_range
+from p2pnode.commands.types import Commands, add_command, natural, positive, step_range
 from p2pnode.errors import UsageError
 from p2pnode.node_config import TextChoice, default_home
 
@@ -156,8 +156,8 @@ def add_report(commands: Commands) -> None:
 
 
 def _rehearse(arguments: argparse.Namespace) -> int:
+    from p2pnode.commands.rehearse import MOST_NODES, Options, rehearse
     from p2pnode.rehearse.faults import ALL, Kind
-    from p2pnode.rehearse_command import MOST_NODES, Options, rehearse
 
     known = {kind.value: kind for kind in Kind}
     kinds = ALL
@@ -192,19 +192,19 @@ def _rehearse(arguments: argparse.Namespace) -> int:
 
 
 def _devices(arguments: argparse.Namespace) -> int:
-    from p2pnode.devices_command import devices
+    from p2pnode.commands.devices import devices
 
     return devices(arguments.home or default_home(), arguments.action, arguments.id)
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from p2pnode.report_command import report
+    from p2pnode.commands.report import report
 
     return report(arguments.folder, arguments.to)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from p2pnode.verify_command import verify
+    from p2pnode.commands.verify import verify
 
     first, last = arguments.steps
     text = TextChoice(arguments.data, arguments.column)
@@ -212,6 +212,6 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from p2pnode.reproduce_command import reproduce
+    from p2pnode.commands.reproduce import reproduce
 
     return reproduce(arguments.bundle)

@@ -1,6 +1,6 @@
 """The commands for trained models: `generate`, `eval`, `export` and `tokenizer`.
 
-May import: cli_types, these commands, node_config.
+May import: siblings, node_config.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from p2pnode.cli_types import Commands, add_command, positive
+from p2pnode.commands.types import Commands, add_command, positive
 
 EXPORT_HELP = """Write a trained model for other tools:
 
@@ -130,7 +130,7 @@ def add_tokenizer(commands: Commands) -> None:
 
 
 def _tokenizer(arguments: argparse.Namespace) -> int:
-    from p2pnode.tokenizer_command import train_tokenizer
+    from p2pnode.commands.tokenizer import train_tokenizer
 
     return train_tokenizer(
         arguments.out, arguments.data, arguments.column, arguments.size, force=arguments.force
@@ -148,7 +148,7 @@ def _add_reference(command: argparse.ArgumentParser) -> None:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
-    from p2pnode.generate_command import generate
+    from p2pnode.commands.generate import generate
 
     return generate(
         arguments.checkpoint,
@@ -163,7 +163,7 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 
 def _eval(arguments: argparse.Namespace) -> int:
-    from p2pnode.eval_command import evaluate_checkpoint
+    from p2pnode.commands.eval import evaluate_checkpoint
     from p2pnode.node_config import TextChoice
 
     return evaluate_checkpoint(
@@ -176,6 +176,6 @@ def _eval(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from p2pnode.export_command import export
+    from p2pnode.commands.export import export
 
     return export(arguments.checkpoint, arguments.to, arguments.out, force=arguments.force)

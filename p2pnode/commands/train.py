@@ -1,6 +1,6 @@
 """The commands that train: `join` and `demo`, their options and what they hand over.
 
-May import: cli_types, demo, join, protocol.code, config, node_config, limits, errors.
+May import: types, demo, join, protocol.code, config, node_config, limits, errors.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from p2pnode.cli_types import (
+from p2pnode.commands.types import (
     Commands,
     add_command,
     natural,
