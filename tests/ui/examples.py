@@ -1,10 +1,14 @@
-"""Events of every kind, with what a person is told by them."""
+"""Events of every kind, with what a person is told by them, and figures of a step."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from p2pnode.ui import events as ui
+from p2pnode.ui.metrics import Metrics, NodeShare
+from tests.train.ledgers import CONFIG
 
 STEP = ui.Step(
     step=7,
@@ -73,3 +77,27 @@ EXAMPLES: list[tuple[ui.Event, tuple[str, ...] | None]] = [
     ),
     (msgspec.structs.replace(FINISHED, loss=None), ("Finished at step 10\n",)),
 ]
+
+
+RUN = CONFIG.run_id().hex()[:8]
+
+
+def metrics(step: int, **changes: Any) -> Metrics:
+    fields: dict[str, Any] = {
+        "run": RUN,
+        "step": step,
+        "loss": 3.0,
+        "heldout": None,
+        "tokens": 96,
+        "grad_norm": 1.0,
+        "lr": 0.01,
+        "seconds": 2.0,
+        "tokens_per_s": 48.0,
+        "nodes": (NodeShare("aaaa-aaaa", 3, 36.0), NodeShare("bbbb-bbbb", 1, 12.0)),
+        "bytes_in": 2_000_000,
+        "bytes_out": 1_000_000,
+        "compute_s": 1.0,
+        "wire_s": 0.5,
+        "wait_s": 0.5,
+    }
+    return Metrics(**fields | changes)

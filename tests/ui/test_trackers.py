@@ -17,7 +17,7 @@ from p2pnode.errors import UsageError
 from p2pnode.ui import trackers
 from p2pnode.ui.events import Warn
 from p2pnode.ui.trackers import Tracker, load_tool, values_of
-from tests.test_report import metrics
+from tests.ui.examples import metrics
 
 HERE = [tool for tool in trackers._MODULES if importlib.util.find_spec(trackers._MODULES[tool])]
 """The suite asks for tensorboardX alone; the others are large and are tried where they are."""
