@@ -25,6 +25,8 @@ LINKS: dict[str, dict[str, float] | None] = {
     "long": {"rate": 100 * MEGABIT, "delay": 0.025, "queue": 0.1},
     "lossy": {"rate": 100 * MEGABIT, "delay": 0.025, "queue": 0.1, "loss": 0.01},
     "fat": {"rate": 400 * MEGABIT, "delay": 0.025, "queue": 0.1},
+    "radio": {"rate": 20 * MEGABIT, "delay": 0.04, "queue": 0.1, "loss": 0.05},
+    "uplink": {"rate": 5 * MEGABIT, "delay": 0.02, "queue": 0.2},
 }
 """Names of links and the `Path` of each direction; None: none but loopback."""
 

@@ -15,6 +15,8 @@ node uses (fast) beside others, over loopback and over emulated links:
 
   long    100 Mbit/s, 50 ms there and back      fat     400 Mbit/s, 50 ms
   lossy   100 Mbit/s, 50 ms, 1 % of all packets lost
+  radio   20 Mbit/s, 80 ms, 5 % lost: bad Wi-Fi
+  uplink  5 Mbit/s, 40 ms, a queue of 200 ms: a home's way out
 
 small has packets of 1,200 bytes as over the internet, plain in addition none of the
 kernel's help with many datagrams, portable what other systems allow; native needs the
@@ -40,7 +42,7 @@ def add_wire(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--links",
         default="loopback",
         metavar="LIST",
-        help="of loopback, long, lossy, fat, or all (default loopback)",
+        help="of loopback, long, lossy, fat, radio, uplink, or all (default loopback)",
     )
     wire.add_argument(
         "--connections", default="1", metavar="LIST", help="between the two, 1 to 8 (default 1)"
