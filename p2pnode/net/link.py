@@ -87,7 +87,7 @@ class Link:
         self._pinged_at = -limits.heartbeat
         self._ponged_at = -limits.heartbeat
         self._rtt: float | None = None
-        self._shortest_rtt = limits.in_flight_seconds
+        self._shortest_rtt: float | None = None
         self._allowance = limits.message_burst
         self._allowed_at = now
 
@@ -225,7 +225,7 @@ class Link:
         del self._pings[value]
         rtt = max(0.0, now - value / 1e6)
         self._rtt = rtt if self._rtt is None else self._rtt + (rtt - self._rtt) / 8
-        self._shortest_rtt = min(self._shortest_rtt, rtt)
+        self._shortest_rtt = min(self._shortest_rtt or rtt, rtt)
 
     def _spend_allowance(self, now: float) -> None:
         limits = self._limits
@@ -251,8 +251,9 @@ class Link:
 
     def _pump(self) -> None:
         now = self._clock()
+        rtt = self._limits.in_flight_seconds if self._shortest_rtt is None else self._shortest_rtt
         try:
-            while not self._closed and (next_frame := self._outbox.take(now, self._shortest_rtt)):
+            while not self._closed and (next_frame := self._outbox.take(now, rtt)):
                 self._transmit(*next_frame)
         except ConnectionError as error:
             self._break(error)

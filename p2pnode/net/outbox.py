@@ -57,7 +57,8 @@ class _Sent:
 class Window:
     """How many bytes may be on their way: min(1 MB, measured rate × half a second + a round trip).
 
-    Half a second beyond the path's own delay is the longest a heartbeat then waits behind bulk.
+    Half a second beyond the path's own delay, or two frames, is the longest a heartbeat then waits
+    behind bulk.
     """
 
     def __init__(self, frame_bytes: int, limits: Limits) -> None:
@@ -85,10 +86,12 @@ class Window:
 
     def limit(self, rtt: float) -> int:
         """Bytes that may be in flight. rtt: shortest round trip seen, seconds."""
-        seconds = self._limits.in_flight_seconds
-        timed = int(self.rate * (seconds + min(rtt, seconds)))
-        # Two frames at least: one on its way while the other is acknowledged.
-        return max(2 * self.frame_bytes, min(self._limits.in_flight_bytes, timed))
+        # Two frames at least: one on its way while the other is acknowledged. They come on top of
+        # all that the path's own delay holds: with less, the rate measured could never exceed the
+        # rate that was allowed, and the first would stay for good.
+        two = 2 * self.frame_bytes
+        more = max(two, self.rate * self._limits.in_flight_seconds)
+        return max(two, min(self._limits.in_flight_bytes, int(more + self.rate * rtt)))
 
     def open(self, rtt: float) -> bool:
         """Another frame may be sent."""

@@ -220,3 +220,25 @@ def test_a_frame_takes_no_longer_than_half_a_second_on_a_slow_line(rate: float):
     expected = min(FRAGMENT, max(LEAST_FRAGMENT, rate * FRAGMENT_SECONDS))
     assert lengths[0] == pytest.approx(expected, rel=0.01)
     assert lengths[0] / rate < LIMITS.silence, "each is heard of before the silence limit"
+
+
+@pytest.mark.parametrize("rtt", [0.05, 0.6, 1.5])
+def test_no_path_is_too_long_to_be_filled(rtt: float):
+    """A window of less than a round trip would measure what it allows, and allow what it measured:
+    the first rate, a fragment or two a round trip, would stay for good."""
+    path = 150_000.0  # bytes a second
+    outbox, receiver = Outbox(FRAGMENT), Receiver()
+    put(outbox, bytes(int(60 * path)))
+    acknowledgements: list[tuple[float, int]] = []
+    now = free_at = 0.0
+    late = 0
+    while now < 60.0:
+        while taken := outbox.take(now, rtt):
+            receiver.take(*taken)
+            free_at = max(free_at, now) + len(taken[1]) / path
+            acknowledgements.append((free_at + rtt, receiver.bytes))
+        now, total = acknowledgements.pop(0)
+        outbox.window.acknowledged(total, now)
+        if now < 40.0:
+            late = total
+    assert outbox.window.acked - late > 0.9 * 20 * path

@@ -41,8 +41,9 @@ _SOURCES: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
         (
             *("_advertised_rwnd", "_association_state", "_data_channel_queue", "_data_channels"),
             *("_inbound_streams", "_last_received_tsn", "_local_partial_reliability"),
-            *("_local_tsn", "_local_verification_tag", "_loop", "_outbound_stream_seq"),
-            *("_reconfig_deferred", "_reconfig_queue", "_remote_max_message_size"),
+            *("_local_port", "_local_tsn", "_local_verification_tag", "_loop"),
+            *("_outbound_stream_seq", "_remote_port"),
+            *("_reconfig_deferred", "_reconfig_queue", "_remote_max_message_size", "_rto"),
         ),
     ),
     (rtcdtlstransport.RTCDtlsTransport.__init__, ("_ssl", "_state")),

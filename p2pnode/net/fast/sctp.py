@@ -31,6 +31,9 @@ from p2pnode.net.fast.receiving import Message, ProtocolViolation
 
 log = logging.getLogger(__name__)
 
+SETUP_SECONDS = 1.0
+"""INIT and COOKIE ECHO are sent again after so long (RFC 9260, section 16); aiortc waits 3 s."""
+
 SACK_PACKETS = 64
 """Packets after which a SACK is sent though the batch goes on."""
 
@@ -46,6 +49,7 @@ class FastSctpTransport(RTCSctpTransport):
         self._event_loop = asyncio.get_running_loop()
         self._local_partial_reliability = False
         self._advertised_rwnd = WINDOW_BYTES
+        self._rto = SETUP_SECONDS
         self._probing = Probing(self.largest_packet)
         local = Address(port, port, self._local_verification_tag)
         self._association = Association(
@@ -279,6 +283,16 @@ class FastSctpTransport(RTCSctpTransport):
         if self._association.sender.shorten(payload_of(PACKET_BYTES)):
             self._shortened = True
         self._transmit_now()
+
+    async def _send_chunk(self, chunk: rtcsctptransport.Chunk) -> None:
+        """An INIT has tag 0 (RFC 9260, section 8.5.1). The base gives one that it sends again the
+        peer's tag, if it has that by then, and the peer takes it for another's."""
+        if not isinstance(chunk, rtcsctptransport.InitChunk):
+            await super()._send_chunk(chunk)
+            return
+        assert self._remote_port is not None, "start has set it"
+        packet = rtcsctptransport.serialize_packet(self._local_port, self._remote_port, 0, chunk)
+        await self.transport._send_data(packet)
 
     async def start(
         self, remoteCaps: rtcsctptransport.RTCSctpCapabilities | None, remotePort: int

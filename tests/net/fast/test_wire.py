@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 from aiortc import rtcsctptransport
@@ -90,6 +91,24 @@ async def test_two_of_ours_find_that_loopback_carries_large_packets():
     async with pair("fast", "fast") as (one, two):
         await until(lambda: one.sctp.association.sender.payload_bytes == 15_972)
         await until(lambda: two.sctp.association.sender.payload_bytes == 15_972)
+
+
+async def test_what_is_lost_of_the_set_up_is_sent_again(monkeypatch):
+    send, lost = FastDtlsTransport.send_packets, []
+
+    def first_lost(self: FastDtlsTransport, packets: Sequence[bytes]) -> None:
+        for packet in packets:
+            kind = packet[12]
+            if kind in (1, 2, 10, 11) and (id(self), kind) not in lost:  # INIT, COOKIE ECHO, ACKs
+                lost.append((id(self), kind))
+            else:
+                send(self, [packet])
+
+    monkeypatch.setattr(FastDtlsTransport, "send_packets", first_lost)
+    async with pair("fast", "fast") as (one, two):
+        one.channels[0].send(b"open")
+        await until(lambda: two.received == [b"open"])
+    assert {kind for _, kind in lost} >= {1, 2, 10, 11}
 
 
 async def test_each_length_is_tried_for_itself(monkeypatch):
