@@ -60,11 +60,11 @@ class Plan:
         """Raise UsageError or ConfigError for a plan that cannot be carried out."""
         self.options.check()
         if self.nodes + len(self.joins) > LIMITS.peers:
-            raise UsageError(f"a room holds at most {LIMITS.peers} nodes")
+            raise UsageError(f"A room holds at most {LIMITS.peers} nodes.")
         known = set(range(1, self.nodes + 1))
         for node, _ in self.joins:
             if node in known:
-                raise UsageError(f"--join {node}: node {node} is there already; take a new number")
+                raise UsageError(f"--join {node}: node {node} is there already; take a new number.")
             known.add(node)
         for node, _ in self.kills:
             if node not in known:
@@ -73,14 +73,14 @@ class Plan:
         for name, faults in (("kill", self.kills), ("join", self.joins)):
             for node, step in faults:
                 if step > last:
-                    raise UsageError(f"--{name} {node}@{step}: the run has {last} steps")
+                    raise UsageError(f"--{name} {node}@{step}: the run has {last} steps.")
         for node in self.reference:
             if node not in known:
                 raise UsageError(f"--reference-nodes {node}: there is no node {node}")
         if len({node for node, _ in self.kills}) == len(known):
-            raise UsageError("--kill would leave no node to finish the run")
+            raise UsageError("--kill would leave no node to finish the run.")
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise UsageError(f"--out {self.out}: take a new or empty folder; this one is in use")
+            raise UsageError(f"--out {self.out}: take a new or empty folder; this one is in use.")
 
 
 def next_folder(base: Path) -> Path:
@@ -146,7 +146,7 @@ async def _warm(say: Callable[[str], None]) -> None:
         except TimeoutError:
             say(f"  still compiling: {time.monotonic() - started:.0f} s …")
     if code != 0:
-        raise P2PNodeError("the kernels could not be prepared; see the message above")
+        raise P2PNodeError("The kernels could not be prepared; see the message above.")
     say(f"Kernels ready after {time.monotonic() - started:.0f} s.")
 
 
@@ -236,7 +236,7 @@ class Cluster:
         log = self._log_path(1)
         words = log.read_text(encoding="utf-8", errors="replace").splitlines()
         reason = words[-1].removeprefix("error: ") if words else "it gave no reason"
-        error = P2PNodeError(f"the host did not begin a run: {reason} (see {log})")
+        error = P2PNodeError(f"The host did not begin a run: {reason} (see {log}).")
         error.exit_code = max(self._nodes[1].process.returncode or 1, 1)
         return error
 
@@ -255,7 +255,7 @@ class Cluster:
                 else f"node-{node.number} came too late: the run was over; take more --steps"
             )
         if not done:
-            raise P2PNodeError("no node finished the run")
+            raise P2PNodeError("No node finished the run.")
         missed = [f"--kill {n}@{at}" for n, at in self._pending_kills.items()]
         missed += [f"--join {n}@{at}" for n, at in self._pending_joins.items()]
         for what in missed:

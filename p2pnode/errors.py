@@ -25,7 +25,9 @@ class UsageError(P2PNodeError):
 
 
 class ConfigError(P2PNodeError):
-    """A run configuration is impossible (a size out of bounds, widths that do not divide)."""
+    """A run configuration is impossible (a size out of bounds, widths that do not divide).
+
+    Its words are put into sentences, so they have no capital and no full stop."""
 
     exit_code = 3
 

@@ -87,8 +87,8 @@ def default_home() -> Path:
             base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     except RuntimeError:
         raise UsageError(
-            "this user has no home folder; say by --home or P2PNODE_HOME where this machine's key "
-            "is to lie"
+            "This user has no home folder; say by --home or P2PNODE_HOME where this machine's key "
+            "is to lie."
         ) from None
     return base / "p2pnode"
 
@@ -98,7 +98,7 @@ def signal_url(given: str | None) -> str:
     url = given or os.environ.get("P2PNODE_SIGNAL")
     if not url:
         raise UsageError(
-            "no signaling server given. On the first machine run `python -m p2pnode join --serve`: "
+            "No signaling server given. On the first machine run `python -m p2pnode join --serve`: "
             "it starts one and prints the exact command for the others. Or name a server with "
             "--signal http://HOST:8765 or the environment variable P2PNODE_SIGNAL."
         )
@@ -115,7 +115,7 @@ def ice_servers(stun: Sequence[str], turn: Sequence[str]) -> tuple[str, ...]:
     for text in turn:
         if not text.startswith(("turn:", "turns:")):
             raise UsageError(
-                "a TURN server is written turn:USER:PASSWORD@HOST:PORT (or turns:, for TLS)"
+                "A TURN server is written turn:USER:PASSWORD@HOST:PORT (or turns:, for TLS)."
             )
     return (*stun, *turn)
 
@@ -123,10 +123,10 @@ def ice_servers(stun: Sequence[str], turn: Sequence[str]) -> tuple[str, ...]:
 def room_code(given: str | None, file: Path | None) -> str | None:
     """The room code from the flag, a file, or P2PNODE_ROOM, in this order; None if nowhere."""
     if given is not None and file is not None:
-        raise UsageError("give the room code by --room or by --room-file, not by both")
+        raise UsageError("Give the room code by --room or by --room-file, not by both.")
     if file is not None:
         try:
             return file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the room code from {file}: {error}") from None
+            raise UsageError(f"Cannot read the room code from {file}: {error}.") from None
     return given if given is not None else os.environ.get("P2PNODE_ROOM") or None

@@ -295,7 +295,7 @@ def test_room_file(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere"):
         node_config.room_code(None, tmp_path / "nowhere")
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(UsageError, match="Cannot read"):
         node_config.room_code(None, file)
 
 

@@ -253,7 +253,7 @@ def test_nobody_finished(bench: Callable[..., Bench]) -> None:
     b = bench()
     b.add(1)
     b.add(2, killed=True)
-    with pytest.raises(P2PNodeError, match="no node finished"):
+    with pytest.raises(P2PNodeError, match="No node finished"):
         b.cluster.conclude()
 
 

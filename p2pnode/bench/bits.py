@@ -86,7 +86,7 @@ def _cache() -> Path:
         compiling = importlib.import_module(f"{ALIAS}.jit.compile")
     except ImportError:
         raise BenchmarkError(
-            "numba cannot be imported here, so there is nothing to compare the reference with."
+            "Numba cannot be imported here, so there is nothing to compare the reference with."
         ) from None
     return Path(compiling.cache_directory() or os.devnull)
 

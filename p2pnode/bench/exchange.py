@@ -53,7 +53,7 @@ def measure(plans: list[Plan]) -> float:
         for node in nodes:
             node.tell()
     if not all(outcome.right for outcome in outcomes):
-        raise BenchmarkError("a node's sum is not the sum of what was sent")
+        raise BenchmarkError("A node's sum is not the sum of what was sent.")
     return max(outcome.seconds for outcome in outcomes)
 
 

@@ -39,7 +39,7 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise BenchmarkError("a process of the benchmark ended early; its error is above")
+            raise BenchmarkError("A process of the benchmark ended early; its error is above.")
         return dict(json.loads(line))
 
     def __enter__(self) -> Process:

@@ -114,7 +114,7 @@ def measure(setting: Setting, link: dict[str, float] | None) -> Run:
         cpu = receiver.told()["cpu"]
         sender.tell()
     if not result.intact:
-        raise BenchmarkError(f"{setting.kind} changed what it carried: the hashes differ")
+        raise BenchmarkError(f"{setting.kind} changed what it carried: the hashes differ.")
     return Run(result, cpu)
 
 
@@ -122,7 +122,7 @@ def _port(description: str) -> int:
     """The port of its candidate on 127.0.0.1. Raises BenchmarkError."""
     found = CANDIDATE.search(description)
     if found is None:
-        raise BenchmarkError("a transport offered no address on 127.0.0.1")
+        raise BenchmarkError("A transport offered no address on 127.0.0.1.")
     return int(found.group(2))
 
 

@@ -77,7 +77,7 @@ def _run_exchange(options: argparse.Namespace) -> int:
     from p2pnode.bench.exchange import bench
 
     if options.rounds < 1 or options.values < 1 or not 2 <= options.nodes <= 16:
-        raise UsageError("--rounds and --values must be positive, --nodes from 2 to 16")
+        raise UsageError("--rounds and --values must be positive, --nodes from 2 to 16.")
     bench(options.nodes, options.values, options.rounds)
     return 0
 
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
     from p2pnode.bench.wire import LINKS, Options, bench
 
     if options.rounds < 1 or options.seconds <= 0:
-        raise UsageError("--rounds and --seconds must be positive")
+        raise UsageError("--rounds and --seconds must be positive.")
     against = () if options.against == "none" else _listed(options.against, KINDS)
     connections = _listed(options.connections, [str(n) for n in range(1, 9)])
     bench(
@@ -107,5 +107,5 @@ def _listed(text: str, known: Iterable[str]) -> tuple[str, ...]:
     names, known = tuple(text.split(",")), tuple(known)
     for name in names:
         if name not in known:
-            raise UsageError(f"there is no {name!r}; there are {', '.join(known)}")
+            raise UsageError(f"There is no {name!r}; there are {', '.join(known)}.")
     return names

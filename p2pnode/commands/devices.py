@@ -20,7 +20,7 @@ def devices(home: Path, action: Action, identifier: str | None) -> int:
     store = Devices(home)
     if action == "list":
         if identifier is not None:
-            raise UsageError("devices list takes no id")
+            raise UsageError("`devices list` takes no id.")
         devices = store.all()
         for device in devices:
             print(_line(device))
@@ -42,12 +42,12 @@ def devices(home: Path, action: Action, identifier: str | None) -> int:
 
 def _find(store: Devices, identifier: str | None) -> Device:
     if not identifier:
-        raise UsageError("name a device by its id, as `devices list` shows it")
+        raise UsageError("Name a device by its id, as `devices list` shows it.")
     found = [device for device in store.all() if device.short.startswith(identifier.lower())]
     if len(found) != 1:
-        count = f"{len(found)} devices have" if found else "no device has"
+        count = f"{len(found)} devices have" if found else "No device has"
         raise UsageError(
-            f"{count} an id that begins with {identifier!r}; `devices list` shows them"
+            f"{count} an id that begins with {identifier!r}; `devices list` shows them."
         )
     return found[0]
 

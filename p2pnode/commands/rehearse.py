@@ -55,7 +55,7 @@ def rehearse(options: Options, say: Callable[[str], object] = print) -> int:
         _replay(options, say)
         return 0
     if options.trace or options.only is not None:
-        raise UsageError("--trace and --only show one run: give them with --seed")
+        raise UsageError("--trace and --only show one run: give them with --seed.")
     began = told = time.monotonic()
     tally = Tally()
     runs = campaign(options.first, options.seeds, options.nodes, options.kinds, options.jobs)
@@ -90,7 +90,7 @@ def _replay(options: Options, say: Callable[[str], object]) -> None:
         if not set(options.only) <= set(range(len(script.faults))):
             raise UsageError(
                 f"--only names faults of seed {options.first} by number: it has "
-                f"{len(script.faults)}, numbered from 0"
+                f"{len(script.faults)}, numbered from 0."
             )
         script = script.only(options.only)
     say(

@@ -166,7 +166,7 @@ def _rehearse(arguments: argparse.Namespace) -> int:
         unknown = [name for name in names if name not in known]
         if unknown:
             raise UsageError(
-                f"there is no fault {unknown[0]!r}; there are {', '.join(known)} and none"
+                f"There is no fault {unknown[0]!r}; there are {', '.join(known)} and none."
             )
         kinds = tuple(kind for kind in ALL if kind.value in names)
     only = None

@@ -347,15 +347,15 @@ def _join(arguments: argparse.Namespace) -> int:
 
     given = room_code(arguments.room, arguments.room_file)
     if arguments.nearby and (arguments.room or arguments.room_file):
-        raise UsageError("--nearby is for joining without a room code; give one or the other")
+        raise UsageError("--nearby is for joining without a room code; give one or the other.")
     invite = parse_invite(given) if given is not None and not arguments.nearby else Invite("")
     if arguments.guest and not invite.code and not arguments.nearby:
-        raise UsageError("--guest joins a room that is there: give the host's code with --room")
+        raise UsageError("--guest joins a room that is there: give the host's code with --room.")
     if arguments.start_when is not None and arguments.start_when > LIMITS.peers:
-        raise UsageError(f"--start-when: a room holds at most {LIMITS.peers} nodes")
+        raise UsageError(f"--start-when: a room holds at most {LIMITS.peers} nodes.")
     server = arguments.signal or invite.server
     if arguments.serve and server:
-        raise UsageError("--serve starts a signaling server here; leave out the other server")
+        raise UsageError("--serve starts a signaling server here; leave out the other server.")
     config = NodeConfig(
         signal="" if arguments.serve else signal_url(server),
         code=invite.code or None,

@@ -183,8 +183,8 @@ def _ice_connection(connection: RTCPeerConnection) -> Any:
     attributes = all(hasattr(ice, name) for name in ("_protocols", "_nominated", "_check_list"))
     if not (sound and attributes and relay is not None and set(relay) == _RELAY_PARAMETERS):
         raise P2PNodeError(
-            "the installed aiortc or aioice is not one that this program can use; "
-            "install aiortc 1.16 and aioice 0.13"
+            "The installed aiortc or aioice is not one that this program can use; "
+            "install aiortc 1.16 and aioice 0.13."
         )
     return ice
 

@@ -52,23 +52,23 @@ class IceServer:
             raise UsageError(
                 f"{_hidden(url)!r} is not a usable ICE server; write stun:HOST:PORT or "
                 "turn:USER:PASSWORD@HOST:PORT, the latter with ?transport=tcp at its end where UDP "
-                "is blocked, or with turns: for TLS"
+                "is blocked, or with turns: for TLS."
             )
         scheme, transport = found["scheme"], found["transport"]
         username, credential = found["user"] or username, found["password"] or credential
         port = int(found["port"] or (5349 if scheme == "turns" else 3478))
         host = found["v6"] or found["host"]
         if scheme == "stun" and (transport or found["user"]):
-            raise UsageError(f"{_hidden(url)!r}: STUN knows neither transports nor passwords")
+            raise UsageError(f"{_hidden(url)!r}: STUN knows neither transports nor passwords.")
         if scheme == "turns" and transport == "udp":
-            raise UsageError(f"{_hidden(url)!r}: TLS to a TURN server goes over TCP only")
+            raise UsageError(f"{_hidden(url)!r}: TLS to a TURN server goes over TCP only.")
         if scheme != "stun" and not (username and credential):
             raise UsageError(
                 f"{_hidden(url)!r}: a TURN server needs a user name and a password, "
                 "as in turn:USER:PASSWORD@HOST:PORT"
             )
         if not 1 <= port <= 65_535 or (found["v6"] and not _is_v6(host)):
-            raise UsageError(f"{_hidden(url)!r} names no possible host and port")
+            raise UsageError(f"{_hidden(url)!r} names no possible host and port.")
         if scheme == "stun":
             return cls("stun", host, port)
         if scheme == "turns":

@@ -208,7 +208,7 @@ class Dataset:
         """The tokenizer file, then the text unless that is too large, for a peer that lacks them:
         files in manifest order, or ids of row groups. DataError if there is nothing to send."""
         if self.manifest.kind == "builtin":
-            raise DataError("the built-in text is made by each node, not transferred")
+            raise DataError("The built-in text is made by each node, not transferred.")
         if not self.manifest.blob_size:
             raise DataError(
                 f"The text has {self.manifest.size} bytes; at most {LIMITS.shared_data_bytes} are "

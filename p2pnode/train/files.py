@@ -100,10 +100,10 @@ def _too_large(spec: str, size: int, limits: Limits) -> DataError:
 def split_blob(manifest: Manifest, blob: bytes) -> tuple[bytes, ...]:
     """The manifest's files cut from their concatenation and checked by hash. Raises DataError."""
     if manifest.kind != "files":
-        raise DataError("the built-in text is made by each node, not transferred")
+        raise DataError("The built-in text is made by each node, not transferred.")
     if len(blob) != manifest.size:
         raise DataError(
-            f"the transferred text has {len(blob)} bytes; its manifest says {manifest.size}"
+            f"The transferred text has {len(blob)} bytes; its manifest says {manifest.size}."
         )
     contents: list[bytes] = []
     start = 0
@@ -111,6 +111,6 @@ def split_blob(manifest: Manifest, blob: bytes) -> tuple[bytes, ...]:
         part = blob[start : start + entry.size]
         start += entry.size
         if hashlib.sha256(part).hexdigest() != entry.sha256:
-            raise DataError(f"the transferred text of {entry.name!r} does not match its hash")
+            raise DataError(f"The transferred text of {entry.name!r} does not match its hash.")
         contents.append(part)
     return tuple(contents)

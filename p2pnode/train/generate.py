@@ -44,7 +44,7 @@ def generate(
     already; loading takes a second.
     """
     if max_new < 1:
-        raise UsageError(f"{max_new} is no length; at least one token can be made")
+        raise UsageError(f"{max_new} is no length; at least one token can be made.")
     check_fits(tokenizer, state.config)
     ops = ops or kernels.load(reference=reference)
     ids = prompt_ids(tokenizer, prompt, state.config.model.seq_len)

@@ -107,29 +107,29 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """Raise DataError if names are out of order, double, or not plain relative paths."""
         names = [entry.name.encode("utf-8", "surrogatepass") for entry in self.files]
         if any(a >= b for a, b in itertools.pairwise(names)):
-            raise DataError("the data manifest is not sorted by name, or names a file twice")
+            raise DataError("The data manifest is not sorted by name, or names a file twice.")
         for entry in self.files:
             parts = entry.name.split("/")
             if any(part in ("", ".", "..") for part in parts) or not entry.name.isprintable():
-                raise DataError(f"the data manifest has an unusable file name: {entry.name!a}")
+                raise DataError(f"The data manifest has an unusable file name: {entry.name!a}.")
         places = [(group.file, group.index) for group in self.groups]
         if any(a >= b for a, b in itertools.pairwise(places)):
-            raise DataError("the data manifest names a row group twice, or out of order")
+            raise DataError("The data manifest names a row group twice, or out of order.")
         if bool(self.groups) != (self.kind == "table") or any(
             file >= len(self.files) for file, _ in places
         ):
-            raise DataError("the data manifest names row groups that its files do not have")
+            raise DataError("The data manifest names row groups that its files do not have.")
 
 
 def parse_manifest(raw: bytes) -> Manifest:
     """Decode and check a manifest from a peer. Raises DataError with a sentence."""
     if len(raw) > LIMITS.manifest_bytes:
         raise DataError(
-            f"the data manifest has {len(raw)} bytes; at most {LIMITS.manifest_bytes} are read"
+            f"The data manifest has {len(raw)} bytes; at most {LIMITS.manifest_bytes} are read."
         )
     try:
         manifest = msgspec.json.decode(raw, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise DataError(f"not a data manifest: {told(error)}") from None
+        raise DataError(f"Not a data manifest: {told(error)}.") from None
     manifest.check()
     return manifest

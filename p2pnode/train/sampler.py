@@ -34,13 +34,13 @@ class Sampler:
         Raises UsageError.
         """
         if not (math.isfinite(temperature) and 0 <= temperature <= 100):
-            raise UsageError(f"the temperature is {temperature}; it must lie between 0 and 100")
+            raise UsageError(f"The temperature is {temperature}; it must lie between 0 and 100.")
         if top_k < 0:
-            raise UsageError(f"top-k is {top_k}; it must be a number of tokens, or 0 for all")
+            raise UsageError(f"Top-k is {top_k}; it must be a number of tokens, or 0 for all.")
         if not 0 < top_p <= 1:
-            raise UsageError(f"top-p is {top_p}; it must be a share above 0, at most 1")
+            raise UsageError(f"Top-p is {top_p}; it must be a share above 0, at most 1.")
         if not 0 <= seed < 2**63:
-            raise UsageError(f"the seed is {seed}; it must lie between 0 and 2^63 - 1")
+            raise UsageError(f"The seed is {seed}; it must lie between 0 and 2^63 - 1.")
         self._ops = ops
         self._temperature = np.float32(temperature)
         self._top_k = top_k
@@ -53,7 +53,9 @@ class Sampler:
         Raises NonFiniteError.
         """
         if not np.isfinite(logits).all():
-            raise NonFiniteError("the model's answer is NaN or infinite: its weights are too large")
+            raise NonFiniteError(
+                "The model's answer is NaN or infinite: its weights are too large."
+            )
         order = np.argsort(-logits, kind="stable")
         if self._top_k:
             order = order[: self._top_k]

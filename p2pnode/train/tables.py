@@ -279,7 +279,7 @@ def split_units(manifest: Manifest, blob: bytes) -> list[bytes]:
     Raises DataError if the length is wrong."""
     if len(blob) != manifest.size:
         raise DataError(
-            f"the transferred text has {len(blob)} bytes; its manifest says {manifest.size}"
+            f"The transferred text has {len(blob)} bytes; its manifest says {manifest.size}."
         )
     ends = itertools.accumulate(
         (group.tokens * manifest.id_bytes for group in manifest.groups), initial=0

@@ -30,7 +30,7 @@ def open_trained(path: Path) -> Trained:
     if path.is_dir():
         found = CheckpointFolder(path).newest()
         if found is None:
-            raise CheckpointError(f"{path} holds no checkpoint of p2pnode")
+            raise CheckpointError(f"{path} holds no checkpoint of p2pnode.")
         path, state = found
     else:
         state = load(path)

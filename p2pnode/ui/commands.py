@@ -63,7 +63,7 @@ class Commands:
 
     def _do(self, command: str, rest: list[str]) -> None:
         if command in _ALONE and rest:  # a sentence that begins like a command is none
-            raise UsageError(f"{command} stands alone; there is nothing to add to it")
+            raise UsageError(f"{command} stands alone; there is nothing to add to it.")
         if command in _ANSWERS:
             self._node.decide(self._whom(rest), _ANSWERS[command])
         elif command == "kick":
@@ -79,7 +79,7 @@ class Commands:
         elif command in ("quit", "exit", "leave"):
             self._node.leave()
         else:
-            raise UsageError(f"there is no command {command!r}; type help")
+            raise UsageError(f"There is no command {command!r}; type help.")
 
     def _change(self, rest: list[str]) -> None:
         """`change steps=400 lr=0.001`."""
@@ -87,23 +87,23 @@ class Commands:
         for word in rest:
             name, equals, value = word.partition("=")
             if not equals or not value:
-                raise UsageError("type what changes, such as: change steps=400 lr=0.001")
+                raise UsageError("Type what changes, such as: change steps=400 lr=0.001")
             if name not in ("steps", "lr", "warmup"):
                 raise UsageError(
                     f"{name!r} cannot change while a run goes on, only steps, lr and warmup can: "
                     "all else is part of the model, of its data, or of what a slot is. Start a "
-                    "new run for that"
+                    "new run for that."
                 )
             given[name] = value
         if not given:
-            raise UsageError("type what changes, such as: change steps=400 lr=0.001")
+            raise UsageError("Type what changes, such as: change steps=400 lr=0.001")
         try:
             steps, warmup = (
                 int(given[name]) if name in given else None for name in ("steps", "warmup")
             )
             lr = float(given["lr"]) if "lr" in given else None
         except ValueError:
-            raise UsageError("steps and warmup are whole numbers, lr is a number") from None
+            raise UsageError("Steps and warmup are whole numbers, lr is a number.") from None
         self._node.change(steps, lr, warmup)
 
     def _whom(self, rest: list[str]) -> PeerId:
@@ -111,9 +111,9 @@ class Commands:
             return self._find(rest, self._node.waiting())
         if self._node.asked is None:
             raise UsageError(
-                "say whom you mean by its id; `peers` shows who waits"
+                "Say whom you mean by its id; `peers` shows who waits."
                 if self._node.waiting()
-                else "nobody is waiting"
+                else "Nobody is waiting."
             )
         return self._node.asked
 
@@ -121,12 +121,12 @@ class Commands:
     def _find(rest: list[str], among: dict[PeerId, str]) -> PeerId:
         """The peer whose short id begins as typed; names do not count, they can be forged."""
         if len(rest) != 1:
-            raise UsageError("name one machine by its id, as `peers` shows it")
+            raise UsageError("Name one machine by its id, as `peers` shows it.")
         found = [peer for peer in among if short_id(peer).startswith(rest[0].lower())]
         if len(found) != 1:
             raise UsageError(
-                f"{len(found) or 'no'} machine{'s have' if len(found) > 1 else ' has'} an id that "
-                f"begins with {rest[0]!r}; `peers` shows them"
+                f"{len(found) or 'No'} machine{'s have' if len(found) > 1 else ' has'} an id that "
+                f"begins with {rest[0]!r}; `peers` shows them."
             )
         return found[0]
 

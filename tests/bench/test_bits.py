@@ -54,7 +54,7 @@ def test_an_interpreter_that_fails_is_named(tmp_path: Path) -> None:
 
 def test_without_numba_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"{ALIAS}.jit.compile", None)
-    with pytest.raises(BenchmarkError, match="numba cannot be imported"):
+    with pytest.raises(BenchmarkError, match="Numba cannot be imported"):
         bits.main([], report_of)
 
 

@@ -82,7 +82,7 @@ def test_settings_changed_and_the_run_stopped_at_the_terminal(
     for mistake, answer in (
         ("change slots=8", "'slots' cannot change while a run goes on"),
         ("change lr=fast", "lr is a number"),
-        ("change", "type what changes"),
+        ("change", "Type what changes"),
         ("change steps=1", "steps must be more than that"),
         ("change lr=7", "lr is 7"),
     ):

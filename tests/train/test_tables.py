@@ -414,8 +414,8 @@ def test_manifests_of_strangers(tmp_path: Path) -> None:
         (changed(groups=()), "that its files do not have"),
         (changed(kind="files"), "that its files do not have"),
         (changed(groups=(msgspec.structs.replace(groups[0], file=1),)), "files do not have"),
-        (changed(source="http://192.168.1.1/"), "not a data manifest"),
-        (changed(id_bytes=3), "not a data manifest"),
+        (changed(source="http://192.168.1.1/"), "Not a data manifest"),
+        (changed(id_bytes=3), "Not a data manifest"),
     ):
         with pytest.raises(DataError, match=reason):
             parse_manifest(wrong.canonical())

@@ -108,11 +108,11 @@ def test_commands(
     [
         ("fly", "no command 'fly'; type help"),
         ("yes al", "2 machines have an id that begins with 'al'"),
-        ("yes zz", "no machine has an id that begins with 'zz'"),
+        ("yes zz", "No machine has an id that begins with 'zz'"),
         ("yes a b", "one machine by its id"),
         ("kick", "one machine by its id"),
-        ("kick bobb", "no machine"),  # it waits; it is no member
-        ("yes meme", "no machine"),  # a member; it does not wait
+        ("kick bobb", "No machine"),  # it waits; it is no member
+        ("yes meme", "No machine"),  # a member; it does not wait
         ("kick meme", "cannot be removed"),
         ("stop the presses", "stop stands alone"),
         ("start now", "start stands alone"),
@@ -158,7 +158,7 @@ def test_an_answer_with_nobody_waiting(
     commands.line("y")
     assert node.did == []
     assert isinstance(shown[0], Warn)
-    assert "nobody is waiting" in shown[0].text
+    assert "Nobody is waiting" in shown[0].text
 
 
 def test_an_answer_without_a_question_names_no_machine(
