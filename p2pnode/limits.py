@@ -25,7 +25,8 @@ class Limits:
     """Most bytes handed to one connection and not yet acknowledged by it: aiortc sends all
     channels from one queue, so a heartbeat waits behind them."""
     in_flight_seconds: float = 0.5
-    """The same bound in time at the measured rate; the smaller of the two holds."""
+    """The same bound in time at the measured rate, beyond what the path's own delay holds; the
+    smaller of the two holds."""
     peers: int = 64
     """Largest roster: a full mesh beyond it has no use on home lines."""
     silence: float = 8.0

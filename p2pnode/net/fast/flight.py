@@ -41,14 +41,14 @@ class Packet:
 
     __slots__ = ("acked", "late", "lost", "nbytes", "number", "packet", "sent_at", "times", "tsn")
 
-    def __init__(self, tsn: int, nbytes: int, packet: bytes) -> None:
-        """nbytes: of user data."""
+    def __init__(self, tsn: int, nbytes: int, packet: bytes, number: int, now: float) -> None:
+        """nbytes: of user data. It leaves now, with this number."""
         self.tsn = tsn
         self.nbytes = nbytes
         self.packet = packet
-        self.number = -1
-        self.sent_at = 0.0
-        self.times = 0
+        self.number = number
+        self.sent_at = now
+        self.times = 1
         self.acked = False
         self.lost = False
         self.late = False
@@ -97,15 +97,18 @@ class Flight:
         self._known: list[tuple[int, int]] = []  # TSN ranges of the last SACK
         self._newest_rtt = 0.0
 
-    def add(self, nbytes: int, packet: bytes, now: float) -> bytes:
+    def add(self, nbytes: int, packet: bytes, now: float) -> None:
         """The packet of `next_tsn` leaves."""
-        made = self.outstanding[self.next_tsn] = Packet(self.next_tsn, nbytes, packet)
-        self.next_tsn += 1
-        return self.depart(made, now)
+        tsn, number = self.next_tsn, self.next_number
+        made = self.outstanding[tsn] = Packet(tsn, nbytes, packet, number, now)
+        self._departures.append((number, made))
+        self.nbytes += nbytes
+        self.next_tsn = tsn + 1
+        self.next_number = number + 1
 
-    def depart(self, packet: Packet, now: float) -> bytes:
-        """A packet leaves, for the first time or again."""
-        if packet.lost or packet.times == 0:
+    def depart_again(self, packet: Packet, now: float) -> bytes:
+        """A packet leaves once more."""
+        if packet.lost:
             self.nbytes += packet.nbytes
         packet.late = packet.late and packet.lost  # and not asked after because all was silent
         packet.lost = False
@@ -134,33 +137,30 @@ class Flight:
 
     def take(self, sack: SackChunk, now: float) -> Acknowledged | None:
         """A SACK that is news; None if it acknowledges nothing more."""
-        first = self.acked_tsn + 1
-        self.acked_tsn += self._advance(sack)
-        nbytes = 0
+        arrived = self._arrived(sack)
+        nbytes = landed = 0
         newest: Packet | None = None
-        for packet in self._arrived(first, sack.blocks):
+        for packet in arrived:
             nbytes += packet.nbytes
             packet.acked = True
             if not packet.lost:
-                self.nbytes -= packet.nbytes
+                landed += packet.nbytes
             if packet.late and self._was_early(packet, now):
                 self._reorders()
             if newest is None or packet.number > newest.number:
                 newest = packet
+        self.nbytes -= landed
         self._reneged()
         return None if newest is None else Acknowledged(nbytes, self._sample(newest, now))
 
-    def _arrived(self, first: int, blocks: list[tuple[int, int]]) -> Iterator[Packet]:
+    def _arrived(self, sack: SackChunk) -> list[Packet]:
         """Packets that this SACK is the first to acknowledge."""
-        for tsn in range(first, self.acked_tsn + 1):
-            packet = self.outstanding.pop(tsn)
-            if not packet.acked:
-                yield packet
-        for start, end in self._news(blocks):
-            for tsn in range(start, end + 1):
-                packet = self.outstanding[tsn]
-                if not packet.acked:
-                    yield packet
+        outstanding, first = self.outstanding, self.acked_tsn + 1
+        self.acked_tsn += self._advance(sack)
+        found = [outstanding.pop(tsn) for tsn in range(first, self.acked_tsn + 1)]
+        for start, end in self._news(sack.blocks):
+            found.extend(outstanding[tsn] for tsn in range(start, end + 1))
+        return [packet for packet in found if not packet.acked]
 
     def _news(self, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """The TSN ranges in these blocks that the last SACK did not report; each SACK repeats all
@@ -229,22 +229,20 @@ class Flight:
         self.loss_due = None
         patience = max(self.round_trip or 0.0, self._newest_rtt)
         patience += max(LEAST_LATE, patience * self.late_part)
+        departures, newest = self._departures, self.newest_acked
         nbytes, found = 0, -1
-        while self._departures:
-            number, packet = self._departures[0]
-            waited_for = packet.number == number and not (packet.acked or packet.lost)
-            if waited_for:
-                if number >= self.newest_acked:
-                    break
+        while departures and departures[0][0] < newest:
+            number, packet = departures[0]
+            if not (packet.acked or packet.lost or packet.number != number):  # waited for
                 due = packet.sent_at + patience
-                if number > self.newest_acked - self.reordering and now < due:
+                if number > newest - self.reordering and now < due:
                     self.loss_due = due
                     break
                 self._lose(packet)
                 packet.late = True
                 nbytes += packet.nbytes
                 found = number
-            self._departures.popleft()
+            departures.popleft()
         return Lost(nbytes, found) if nbytes else None
 
     def lose_all(self) -> None:

@@ -228,7 +228,9 @@ class Sender:
                 self._quiet_since = now
                 self._silences = 0
             self.counts.sent += 1
-            yield flight.add(len(data), self._pack(chunk), now)
+            packet = self._pack(chunk)
+            flight.add(len(data), packet, now)
+            yield packet
 
     def _next_message(self) -> _Message | None:
         queue = self._urgent or self._others
@@ -244,7 +246,7 @@ class Sender:
     def _depart(self, packet: Packet, now: float) -> bytes:
         self.counts.sent += 1
         self.counts.resent += 1
-        return self.flight.depart(packet, now)
+        return self.flight.depart_again(packet, now)
 
     # Losses and silence
 
