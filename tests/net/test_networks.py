@@ -165,6 +165,7 @@ async def test_a_machine_with_nothing_but_loopback_meets_itself():
 
 
 async def test_a_network_with_nothing_but_ipv6():
+    """And no more than 1,280 bytes, the least that IPv6 asks for and what many tunnels carry."""
     async with star(2) as net:
         await net.hub.set("net.ipv6.conf.all.forwarding", "1")
         for i, leaf in enumerate(net.leaves):
@@ -172,6 +173,8 @@ async def test_a_network_with_nothing_but_ipv6():
             await net.hub.ip("addr", "add", f"fd77:{i}::1/64", "dev", f"leaf{i}", "nodad")
             await leaf.ip("addr", "add", f"fd77:{i}::2/64", "dev", "up0", "nodad")
             await leaf.ip("-6", "route", "add", "default", "via", f"fd77:{i}::1")
+        await net.hub.ip("link", "set", "leaf1", "mtu", "1280")
+        await net.leaves[1].ip("link", "set", "up0", "mtu", "1280")
         async with peers(net.leaves) as (a, b):
             await until(lambda: a.heard("up") and b.heard("up"))
             await exchange(a, b)

@@ -88,6 +88,8 @@ class Flight:
         """Shortest round trip seen, seconds."""
         self.loss_due: float | None = None
         """When the oldest packet with a later one arrived is lost, if nothing comes."""
+        self.reneged = 0
+        """How often the peer took back what it had acknowledged."""
         self.reordering = REORDERING
         self.late_part = LATE
         self.outstanding: dict[int, Packet] = {}
@@ -216,6 +218,7 @@ class Flight:
         if first is None or not first.acked:
             return
         self._known = []
+        self.reneged += 1
         for packet in self.outstanding.values():
             if packet.acked:
                 packet.acked = False

@@ -33,6 +33,10 @@ _ZERO = bytes(4)
 _PADDING = (b"", bytes(3), bytes(2), bytes(1))
 
 
+class ProtocolViolation(Exception):
+    """The peer sent what it may not; the association ends."""
+
+
 class Address(NamedTuple):
     """What the common header of every packet to the peer says."""
 

@@ -21,6 +21,7 @@ from p2pnode.net.fast.packets import (
     MAX_DUPLICATES,
     UNORDERED,
     DataChunk,
+    ProtocolViolation,
 )
 
 MODULUS = 1 << 32
@@ -31,10 +32,6 @@ PACKET_OVERHEAD = 256
 
 MAX_OFFSET = 65_535
 """A SACK cannot speak of TSNs further beyond the cumulative one."""
-
-
-class ProtocolViolation(Exception):
-    """The peer sent what no sender may; the association ends."""
 
 
 class Message(NamedTuple):

@@ -25,9 +25,9 @@ from p2pnode.net.fast.association import (
     payload_of,
 )
 from p2pnode.net.fast.dtls import FastDtlsTransport
-from p2pnode.net.fast.packets import Address, DataChunk, SackChunk
+from p2pnode.net.fast.packets import Address, DataChunk, ProtocolViolation, SackChunk
 from p2pnode.net.fast.probing import PARAMETER, Probing
-from p2pnode.net.fast.receiving import Message, ProtocolViolation
+from p2pnode.net.fast.receiving import Message
 
 log = logging.getLogger(__name__)
 

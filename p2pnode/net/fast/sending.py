@@ -17,10 +17,22 @@ from collections.abc import Callable, Iterator
 
 from p2pnode.net.fast.congestion import Congestion
 from p2pnode.net.fast.flight import MODULUS, Flight, Packet
-from p2pnode.net.fast.packets import FIRST, LAST, NOW, UNORDERED, DataChunk, SackChunk
+from p2pnode.net.fast.packets import (
+    FIRST,
+    LAST,
+    NOW,
+    UNORDERED,
+    DataChunk,
+    ProtocolViolation,
+    SackChunk,
+)
 
 MAX_OUTSTANDING = 60_000
 """TSNs not yet acknowledged cumulatively: a SACK speaks of 65,535 at most."""
+
+MAX_RENEGED = 16
+"""A receiver may drop what it had acknowledged in a gap block only, but hardly any does. Each time
+all that is on its way is gone through, so that a small SACK costs much."""
 
 PROBES = 2
 PROBE_SECONDS = 0.05
@@ -150,12 +162,15 @@ class Sender:
         queue.append(_Message(stream, protocol, data, unordered))
 
     def take(self, sack: SackChunk, now: float) -> None:
-        """A SACK came. One that is stale or speaks of what was never sent is left unread."""
+        """A SACK came. One that is stale or speaks of what was never sent is left unread. Raises
+        ProtocolViolation."""
         flight = self.flight
         if not flight.is_news(sack):
             return
         self.peer_window = sack.window
         acked = flight.take(sack, now)
+        if flight.reneged > MAX_RENEGED:
+            raise ProtocolViolation("takes back again and again what it has acknowledged")
         if acked is not None:
             self.congestion.acked(
                 *(acked.nbytes, acked.rtt, flight.newest_acked, flight.next_number),

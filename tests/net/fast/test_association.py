@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pnode.net.fast.association import WINDOW_BYTES
-from p2pnode.net.fast.packets import Address, DataChunk, data_packet
-from p2pnode.net.fast.receiving import ProtocolViolation
+from p2pnode.net.fast.packets import Address, DataChunk, ProtocolViolation, data_packet
 from tests.net.fast.path import TAGS, Simulation, line
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pnode.net.fast.flight import MAX_LATE, MAX_REORDERING, REORDERING
-from p2pnode.net.fast.packets import DataChunk, SackChunk
-from p2pnode.net.fast.sending import MAX_OUTSTANDING, PROBES, Sender
+from p2pnode.net.fast.packets import DataChunk, ProtocolViolation, SackChunk
+from p2pnode.net.fast.sending import MAX_OUTSTANDING, MAX_RENEGED, PROBES, Sender
 
 WINDOW = 4 << 20
 PAYLOAD = 1160
@@ -202,6 +203,17 @@ def test_a_receiver_may_drop_what_it_had_not_acknowledged_for_good():
     made.packets(0.05)
     made.take(sack(2), 0.1)  # 3 to 10 were dropped
     assert sorted(tsns(made.packets(0.1))) == list(range(3, 11))
+
+
+def test_a_receiver_that_takes_back_again_and_again_is_cut_off():
+    made, _ = loaded()
+    now = 0.05
+    for _ in range(MAX_RENEGED):
+        made.take(sack(0, (1, 10)), now)  # the first block begins where the cumulative TSN would be
+        assert sorted(tsns(made.packets(now))) == list(range(1, 11))
+        now += 0.05
+    with pytest.raises(ProtocolViolation, match="takes back"):
+        made.take(sack(0, (1, 10)), now)
 
 
 def test_sequence_of_tsns_is_bounded():
