@@ -234,6 +234,18 @@ def highest_step_wins(patch: Patch) -> None:
     )
 
 
+def test_a_step_that_is_being_applied_counts_as_reached() -> None:
+    """Its sums are of the old settings: a record that begins before it needs another session."""
+    run = Recorder(1)
+    host = run.nodes[0]
+    run.when(lambda: host.core.applied > 0 and bool(host.core._applier.running))
+    after = host.core.applied
+    config = host.chain.config.changed(after, steps=None, lr=0.001, warmup=None)
+    changed = host.chain.change(host.identity, after, config)
+    assert host.core.reached == after + 1
+    assert not changed.goes_on(host.chain, host.core.reached)
+
+
 def a_later_signer_wins(patch: Patch) -> None:
     patch.setattr(
         Machine, "prefers", lambda self, chain: chain.beats(self.chain, self.world.members[::-1])
@@ -328,6 +340,7 @@ def any_tag_is_taken(patch: Patch) -> None:
         (an_order_goes_with_who_gave_it, test_a_host_that_is_cut_off_waits_to_hand_out_its_order),
         (states_of_a_wrong_past_are_kept, test_a_rewind_leaves_out_a_peer_and_what_came_after),
         (any_tag_is_taken, test_messages_of_an_abandoned_record_are_ignored),
+        (what_is_on_its_way_is_forgotten, test_a_step_that_is_being_applied_counts_as_reached),
     ],
 )
 def test_a_directed_run_sees_a_rule_taken_out(
