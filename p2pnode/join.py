@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from p2pnode.config import RunOptions
 from p2pnode.door import Ticket
 from p2pnode.errors import AddressInUseError, CheckpointError, ExportError, UsageError
-from p2pnode.folder_lock import FolderLock
+from p2pnode.folder_lock import FolderLock, PlaceLock
 from p2pnode.net.ice import IcePolicy
 from p2pnode.net.nearby import find_nearby
 from p2pnode.net.signaling_url import is_loopback, server_url
@@ -73,7 +73,8 @@ async def _join(
         if room != keys.room:  # its host tells the secret once it has let this node in
             config, code, keys = dataclasses.replace(config, guest=True), "", RoomKeys(room, None)
     ticket = Ticket(config, identity, code, keys, server)
-    with open_console(config.json_events, time.monotonic) as shown:
+    place = PlaceLock(config.home, keys.room)
+    with place, open_console(config.json_events, time.monotonic) as shown:
         console = EventLog(shown, config.out / "events.jsonl", time.monotonic)
         node = Node(ticket, options, text, resume, worker=worker, console=console)
         with _signals(node):
