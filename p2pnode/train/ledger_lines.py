@@ -1,7 +1,8 @@
 """The lines of a ledger: what a step gave, chained by digests so that none can be changed alone.
 
 A line is `{"digest": ..., "entry": {...}}` in canonical JSON; its digest is SHA-256 over a label,
-the digest before (zeros at first) and the canonical entry. May import: config, errors, limits.
+the digest before (zeros at first) and the canonical entry. May import: below, config, errors,
+limits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msgspec import Meta
 from p2pnode.config import Hex64, RunConfig
 from p2pnode.errors import ConfigError, LedgerError, UsageError
 from p2pnode.limits import LIMITS
+from p2pnode.train.below import found_below
 
 NOTHING = bytes(32)
 """The digest before the first line."""
@@ -68,7 +70,8 @@ def the_ledger(run: Path) -> Path:
         return run
     found = sorted(run.glob("run-*.ledger"))
     if not found:
-        raise LedgerError(f"{run} holds no ledger (run-….ledger).")
+        below = found_below(run, "run-*.ledger")
+        raise LedgerError(f"{run} holds no ledger (run-….ledger){below}.")
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise UsageError(f"{run} holds the ledgers of {len(found)} runs; name one: {names}")

@@ -1,6 +1,6 @@
 """A model as people name it: a checkpoint file, or a folder whose newest one is meant.
 
-May import: checkpoint, state, tokenizer, errors.
+May import: below, checkpoint, state, tokenizer, errors.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from p2pnode.errors import CheckpointError
 from p2pnode.train import tokenizer as tokenizers
+from p2pnode.train.below import found_below
 from p2pnode.train.checkpoint import CheckpointFolder, load
 from p2pnode.train.state import State
 from p2pnode.train.tokenizer import Tokenizer
@@ -30,7 +31,8 @@ def open_trained(path: Path) -> Trained:
     if path.is_dir():
         found = CheckpointFolder(path).newest()
         if found is None:
-            raise CheckpointError(f"{path} holds no checkpoint of p2pnode.")
+            below = found_below(path, "run-*-step-*.safetensors")
+            raise CheckpointError(f"{path} holds no checkpoint of p2pnode{below}.")
         path, state = found
     else:
         state = load(path)

@@ -274,7 +274,12 @@ def test_what_cannot_be_verified_is_a_sentence(
         run.verify(text=TextChoice(str(text)))
     (tmp_path / "empty").mkdir()
     assert main(["verify", str(tmp_path / "empty")]) == 18
-    assert "holds no ledger" in capsys.readouterr().err
+    assert "holds no ledger (run-….ledger).\n" in capsys.readouterr().err
+    below = tmp_path / "runs" / "demo-1" / "node-1"
+    shutil.copytree(run.folder, below)
+    for command, code in (("verify", 18), ("generate", 10)):
+        assert main([command, str(tmp_path / "runs")]) == code
+        assert f"; {below} does." in capsys.readouterr().err
     shutil.copy(run.ledger, run.folder / "run-00000000.ledger")
     assert main(["verify", str(run.folder)]) == 2
     assert "the ledgers of 2 runs" in capsys.readouterr().err
