@@ -125,6 +125,10 @@ async def _demo(plan: Plan) -> int:
     return cluster.conclude()
 
 
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
 def _printer(stream: object) -> Callable[[str], None]:
     def say(text: str) -> None:
         print(text, file=stream, flush=True)  # type: ignore[call-overload]
@@ -358,7 +362,7 @@ class Cluster:
                     self._tokens_per_step = event.tokens_per_step
                     self._say(
                         f"{event.parameters:,} parameters, {event.steps} steps of {event.slots} "
-                        f"slots on {self._plan.nodes} nodes"
+                        f"slots on {_nodes(self._plan.nodes)}"
                     )
             case Computing():
                 await self._on_step_begins(node, event.step)
@@ -397,5 +401,5 @@ class Cluster:
             self._shown_at = now
             self._say(
                 f"step {event.step:>4}/{event.steps}  loss {event.loss:.4f}  "
-                f"{event.tokens_per_s:,.0f} tokens/s  {event.nodes} nodes"
+                f"{event.tokens_per_s:,.0f} tokens/s  {_nodes(event.nodes)}"
             )

@@ -96,6 +96,7 @@ class Door:
         )
         self._invited = False
         self._waiting_shown = False
+        self._let_in_shown = False
         self._host_absent = False
         self._timer: asyncio.TimerHandle | None = None
         self._asked: PeerId | None = None
@@ -263,6 +264,9 @@ class Door:
         if standing.role == "waiting" and not self._waiting_shown:
             self._waiting_shown = True
             self._console.show(Waiting(host=short_id(standing.host) if standing.host else ""))
+        if standing.role == "member" and self._waiting_shown and not self._let_in_shown:
+            self._let_in_shown = True
+            self._console.show(Info(text="The host has let this machine in; connecting."))
         if standing.role == "host" and self.is_host and not self._invited:
             self._invited = True
             url = self._config.signal

@@ -90,6 +90,7 @@ class Room:
         self.proxy = DataProxy(self._say)
         """What the server serves of the run's text."""
         self._online = True
+        self._names: dict[PeerId, str] = {}
         self._shown: frozenset[PeerId] | None = None
         """Members that the server shows; None while it shows none of them to this node."""
         self._attendance = Attendance(ticket.identity.peer_id)
@@ -208,9 +209,9 @@ class Room:
         return (self.roster.ids, self.roster.removed) if self.roster is not None else ((), ())
 
     def name(self, peer: PeerId) -> str:
-        """A member's name, cleaned for display."""
+        """A member's name, cleaned for display; also that of one who was removed just now."""
         member = self.roster.member(peer) if self.roster is not None else None
-        return member.name if member is not None else short_id(peer)
+        return member.name if member is not None else self._names.get(peer, short_id(peer))
 
     def members(self) -> list[tuple[PeerId, str, str]]:
         """Id, name and state of every member, in join order."""
@@ -249,6 +250,8 @@ class Room:
             self.tell(peer, message)
 
     def _on_roster(self, roster: Roster, removed: tuple[PeerId, ...]) -> None:
+        gone = {peer: self._names[peer] for peer in removed if peer in self._names}
+        self._names = {member.id: member.name for member in roster.members} | gone
         self.mesh.set_members({member.id: member.relay_key for member in roster.members})
         self.tell_all(RosterNews(roster.encode()))
         self._look_around()

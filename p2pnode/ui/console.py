@@ -127,9 +127,10 @@ class PromptConsole:
 
     def show(self, event: Event) -> None:
         if isinstance(event, Step):
+            nodes = f"{event.nodes} node{'' if event.nodes == 1 else 's'}"
             self._status = (
                 f"step {event.step}/{event.steps}  loss {event.loss:.4f}  "
-                f"{event.tokens_per_s:,.0f} tokens/s  {event.nodes} nodes"
+                f"{event.tokens_per_s:,.0f} tokens/s  {nodes}"
             )
             if self._session.app.is_running:
                 self._session.app.invalidate()

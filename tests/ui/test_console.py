@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import PipeInput, create_pipe_input
@@ -39,8 +40,6 @@ class Clock:
 
 
 def step(number: int, of: int = 100) -> Event:
-    import msgspec
-
     return msgspec.structs.replace(STEP, step=number, steps=of)
 
 
@@ -335,6 +334,10 @@ async def test_events_scroll_above_and_steps_stand_below(
         p.console.show(step(1))
         p.console.show(step(2))
         assert p.console._toolbar().startswith("step 2/100  loss 2.3457")
+        p.console.show(msgspec.structs.replace(step(3), nodes=2))
+        assert p.console._toolbar().endswith(" 2 nodes")
+        p.console.show(msgspec.structs.replace(step(4), nodes=1))
+        assert p.console._toolbar().endswith(" 1 node")
     with create_pipe_input() as keyboard, create_app_session(keyboard, DummyOutput()):
         console = PromptConsole(Clock())
         for hostile in HOSTILE:
