@@ -14,7 +14,7 @@ from ..errors import NonFiniteInputError
 from ..reference.attention import score_factor
 from ..types import F32, F64, I8, INT8_LIMIT, AttentionSaved
 from ..workspace import empty
-from .compile import helper, kernel
+from .compile import helper, inlined, kernel
 from .lanes import PAD, fill, lane_sum, whole_lanes
 from .pack import right_cols, right_rows, row_words, scale_of, widened
 from .products import quantise_rows
@@ -43,7 +43,7 @@ def exponentials(row, n, peak):
         row[j] = exp32(row[j] - peak)
 
 
-@helper
+@inlined
 def _softmax_row(row, n):
     """row[:n] scores -> probabilities, zeros up to whole_lanes(n); (finite?, peak, 1 / sum)."""
     whole = whole_lanes(n)
@@ -64,7 +64,7 @@ def _softmax_row(row, n):
     return True, peak, inverse
 
 
-@helper
+@inlined
 def _fold_scale(row, n, sv):
     """row[:n] *= sv[:n], n a multiple of `PAD`; (scale, inverse) of its int8 form."""
     top = np.int32(0)

@@ -49,8 +49,8 @@ def _score_gradient(
     scores, score_gradients, left_words = a.reshape(-1), da.reshape(-1), left.reshape(-1)
     query_scale, gradient_scale = scales_i[0], scales_i[1]
     key_scale, value_scale, padded = scales_j[0], scales_j[1], column_scale[group]
-    fill(top_a, 0, length, np.int32(0))
-    fill(top_ds, 0, length, np.int32(0))
+    fill(top_a, NONE, length, np.int32(0))
+    fill(top_ds, NONE, length, np.int32(0))
     for j in range(seq_len):
         query_scale[j], key_scale[j] = sq[b, j, h] * factor, sk[b, j, h]
         gradient_scale[j], value_scale[j] = sdo[b, j, h], sv[b, j, h]

@@ -65,6 +65,10 @@ def cache_directory() -> Path | None:
 
 
 _CACHE = cache_directory()
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_rewrites": True, "no_cfunc_wrapper": True}
+"""IEEE-754 division. Rewriting is for array expressions, wrappers in C are for callbacks: there are
+none, and both take time to compile."""
+_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True}
 
 
 def _complete() -> Path | None:
@@ -90,12 +94,12 @@ def mark_complete() -> None:
 
 
 def kernel(function: Compiled) -> Compiled:
-    """Compile a function that Python calls: without the GIL, IEEE-754 division, cached."""
+    """Compile a function that Python calls: without the GIL, cached."""
     saved = config.CACHE_DIR
     if _CACHE is not None:
         config.CACHE_DIR = str(_CACHE)
     try:
-        decorate: Any = numba.njit(nogil=True, error_model="numpy", cache=_CACHE is not None)
+        decorate: Any = numba.njit(nogil=True, cache=_CACHE is not None, **_OPTIONS)
         compiled: Compiled = decorate(function)
         return compiled
     finally:
@@ -104,11 +108,17 @@ def kernel(function: Compiled) -> Compiled:
 
 def routine(function: Compiled) -> Compiled:
     """Compile a function that only kernels call; LLVM decides where to inline it."""
-    compiled: Compiled = numba.njit(error_model="numpy")(function)
+    compiled: Compiled = numba.njit(**_INNER)(function)
+    return compiled
+
+
+def inlined(function: Compiled) -> Compiled:
+    """Compile a longer function once; LLVM puts it into every kernel that calls it."""
+    compiled: Compiled = numba.njit(forceinline=True, **_INNER)(function)
     return compiled
 
 
 def helper(function: Compiled) -> Compiled:
-    """Compile a small function straight into the kernels that call it."""
-    compiled: Compiled = numba.njit(error_model="numpy", inline="always")(function)
+    """Compile a small function straight into the kernels that call it, anew for each."""
+    compiled: Compiled = numba.njit(inline="always", **_INNER)(function)
     return compiled

@@ -34,7 +34,7 @@ from .scalar import INFINITY_BITS, round_small
 from .sums import MAGNITUDES, block_of, long_block
 from .target import QUADS
 from .threads import LEAST_VALUES, spread
-from .tile import TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
+from .tile import NONE, TILE_COLS, TILE_ROWS, TILE_SIZE, tile_add, tile_quads, tile_scaled
 
 _SMALL_ROW = 1 << 20
 """Values of a row from which on the sum of their magnitudes could itself overflow."""
@@ -281,7 +281,7 @@ def _quantise_cols_chunk(x, begin, end, limit, words, top, total, inverse, row_s
     top int32, total and inverse float32: scratch for each column.
     """
     inner, rows = x.shape[0], end - begin
-    column_tops(x, 0, inner, begin, end, top, total)
+    column_tops(x, NONE, inner, begin, end, top, total)
     # A rounded value is at most a half more than its magnitude over the scale; the tenth covers
     # what the sum of at most _SMALL_ROW magnitudes lost to rounding (a sixteenth).
     most = np.float32(0.9) * np.float32(MAGNITUDES - inner // 2)

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from .. import constants as c
-from .compile import helper
+from .compile import helper, inlined
 
 ZERO, HALF, ONE = c.ZERO, c.HALF, c.ONE
 INFINITY_BITS = np.int32(c.INFINITY_BITS)
@@ -79,7 +79,7 @@ def round_small(x):
     return np.int32(bits_of(x + ROUNDING_BIAS) - _BIAS_BITS)
 
 
-@helper
+@inlined
 def exp32(x):
     """exp of one float32."""
     bounded = x if x < _HIGH else _HIGH
@@ -98,7 +98,7 @@ def exp32(x):
     return y * power if x >= _LOW else ZERO
 
 
-@helper
+@inlined
 def log32(x):
     """log of one positive normal float32."""
     bits = bits_of(x)
@@ -129,7 +129,7 @@ def clear_lanes(lanes):
         lanes[j] = ZERO
 
 
-@helper
+@inlined
 def fold_lanes(lanes):
     """Halving tree over 16 lanes; the sum."""
     for j in range(8):
