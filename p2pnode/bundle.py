@@ -197,6 +197,13 @@ def read(folder: Path) -> Bundle:
         case: Case = msgspec.json.decode(text, type=Case)
         state = load(folder / STATE)
         sums = _sums(folder / SUMS, state) if isinstance(case, ApplyCase) else None
+    except FileNotFoundError as error:
+        if not folder.is_dir():
+            raise CheckpointError(f"Cannot read the bundle {folder}: {error.strerror}.") from None
+        lacks = Path(error.filename).name
+        raise CheckpointError(
+            f"{folder} is no bundle that a node saved (wrong-run-…): it lacks {lacks}."
+        ) from None
     except OSError as error:
         raise CheckpointError(f"Cannot read the bundle {folder}: {error.strerror}.") from None
     except (msgspec.MsgspecError, RecursionError) as error:
