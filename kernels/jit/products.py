@@ -133,7 +133,7 @@ def _panels(b: Quantised, by_rows: bool) -> Panels:
             start = _padded(-128 * b.q.astype(np.int32).sum(1, dtype=np.int32), np.int32)
         elif quads:
             start = np.zeros(scale.size, np.int32)
-        block = count if b.limit == INT8_LIMIT else block_of(words, count)
+        block = count if b.limit == INT8_LIMIT else block_of(b.q)
         kept = b.tiles[name] = Panels(words, count, block, scale, start, quads)
     return kept
 

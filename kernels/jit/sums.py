@@ -17,10 +17,9 @@ from __future__ import annotations
 import numpy as np
 
 from .. import constants as c
-from ..types import I32, INT12_LIMIT
+from ..types import INT12_LIMIT, Ints
 from ..workspace import empty
 from .compile import kernel
-from .tile import TILE_COLS
 
 INT8_FLUSH = np.int64((c.INT8_MAX_INNER + 1) // 2)
 """Words of int8 values (as int16 pairs or quads) that int32 can sum: as many as there may be."""
@@ -30,7 +29,6 @@ MAGNITUDES = (2**31 - 1) // INT12_LIMIT
 """What the magnitudes of one side may add up to."""
 _LONGEST = 1024
 """Words of a block, so that a panel's part stays in the cache."""
-_LOW = np.int32(16)
 
 
 def even_block(count: int, most: int) -> int:
@@ -43,37 +41,34 @@ def long_block(count: int) -> int:
     return even_block(count, _LONGEST)
 
 
-def block_of(words: I32, count: int) -> int:
-    """Words of the blocks in which int32 can sum what these panels give, whatever is on the left.
-
-    words: [panel][word][TILE_COLS] of pairs of 12-bit values, flat; count: words of a column.
-    """
+def block_of(q: Ints) -> int:
+    """Words of the blocks in which int32 can sum what q[K, N] gives on the right of a product,
+    whatever is on the left; 12-bit values, two in a word."""
+    inner, cols = q.shape
+    count = -(-inner // 2)
     long, short = long_block(count), even_block(count, int(INT12_FLUSH))
     if long == short:
         return long
-    most = int(_largest_sum(words, count, long, empty(TILE_COLS, np.int32)))
+    most = int(_largest_sum(q, 2 * long, empty(cols, np.int32)))
     return long if most <= MAGNITUDES else short
 
 
 @kernel
-def _largest_sum(words, count, block, total):
-    """The largest sum of magnitudes down a column of a block, of all panels and blocks.
+def _largest_sum(q, block, total):
+    """The largest sum of magnitudes of a column of q[K, N] over a block of so many rows.
 
-    total int32 [TILE_COLS]: scratch. 2 * _LONGEST values of any int16 do not overflow it.
+    total int32 [N]: scratch. 2 * _LONGEST values of any int16 do not overflow it.
     """
+    inner, cols = q.shape
     largest = np.int32(0)
-    for first in range(0, words.size, count * TILE_COLS):
-        for k0 in range(0, count, block):
-            for j in range(TILE_COLS):
-                total[j] = np.int32(0)
-            for k in range(k0, min(k0 + block, count)):
-                row = words[first + k * TILE_COLS : first + (k + 1) * TILE_COLS]
-                for j in range(TILE_COLS):
-                    low = np.int32(np.int32(row[j] << _LOW) >> _LOW)
-                    high = np.int32(row[j] >> _LOW)
-                    low = np.int32(-low) if low < 0 else low
-                    high = np.int32(-high) if high < 0 else high
-                    total[j] = np.int32(total[j] + np.int32(low + high))
-            for j in range(TILE_COLS):
-                largest = total[j] if total[j] > largest else largest
+    for first in range(0, inner, block):
+        for j in range(cols):
+            total[j] = np.int32(0)
+        for k in range(first, min(first + block, inner)):
+            row = q[k]
+            for j in range(cols):
+                value = np.int32(row[j])
+                total[j] = np.int32(total[j] + np.int32(-value if value < 0 else value))
+        for j in range(cols):
+            largest = total[j] if total[j] > largest else largest
     return largest
