@@ -118,6 +118,30 @@ async def test_a_host_at_which_nobody_can_type_says_so(server: str, home: list[s
     assert "nobody can type" in await asyncio.to_thread(said_by_host)
 
 
+async def test_a_second_process_with_the_key_does_not_push_the_first_out(
+    server: str, home: list[str], tmp_path: Path
+) -> None:
+    def said_by_second() -> str:
+        join = ("join", "--signal", server, "--room", CODE, *home)
+        with subprocess.Popen(
+            (sys.executable, "-m", "p2pnode", *join),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as first:
+            assert first.stdout is not None
+            assert any("You are the host" in line for line in first.stdout)
+            # If it took the first one's place it would be the host, and end.
+            run = ("--start-when", "1", "--preset", "nano", "--steps", "1")
+            said = fails(errors.IdentityError, *join, *run, "--out", str(tmp_path / "other"))
+            first.terminate()
+        assert first.returncode == 0
+        return said
+
+    assert "--home" in await asyncio.to_thread(said_by_second)
+
+
 async def test_missing_data(server: str, home: list[str], tmp_path: Path) -> None:
     said = await asyncio.to_thread(
         fails,
