@@ -1,6 +1,8 @@
-"""How the suite is shared out among processes (`pytest -n auto`), and what hypothesis may do."""
+"""How the suite is shared out among processes (`pytest -n auto`), what hypothesis may do, and which
+signals programs get that tests start."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
+
+# Under nohup or in the background the suite ignores these. Programs that it starts would inherit
+# that, but not a handler.
+for name in ("SIGINT", "SIGHUP"):
+    number = getattr(signal, name, None)  # Windows has no SIGHUP
+    if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 INTEGRATION = Path(__file__).parent / "integration"
 
