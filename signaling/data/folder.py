@@ -6,6 +6,7 @@ May import: sources.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from pathlib import Path
@@ -51,6 +52,8 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError, PermissionError, RuntimeError, ValueError):
             raise MissingError from None
         except OSError as error:
+            if error.errno == errno.ELOOP:  # Python 3.13's form of the RuntimeError
+                raise MissingError from None
             raise SourceError(f"The server cannot read the file ({error.strerror}).") from None
 
     def _find(self, parts: tuple[str, ...]) -> Path:
