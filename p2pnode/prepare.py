@@ -1,7 +1,7 @@
 """What a run takes at this machine before its first step: memory, text, kernels, a first state.
 
-May import: first_weights, texts, free_memory, share, signatures, worker, protocol, train, sources,
-ui.events, node_config, config, limits, errors.
+May import: first_weights, texts, process_memory, share, signatures, worker, protocol, train,
+sources, ui.events, node_config, config, limits, errors.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from p2pnode.errors import (
     SourceAwayError,
 )
 from p2pnode.first_weights import FirstWeights
-from p2pnode.free_memory import free_memory
 from p2pnode.limits import LIMITS
 from p2pnode.node_config import NodeConfig, TextChoice
+from p2pnode.process_memory import free_memory
 from p2pnode.protocol.chain import END, Chain
 from p2pnode.protocol.fetch import Blob
 from p2pnode.protocol.identity import PeerId

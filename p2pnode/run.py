@@ -2,17 +2,15 @@
 
 Under a record that has all its states a session goes on; under another one it is closed, and the
 next begins from a state that counts. May import: audits, jobs, keeper, ledger_share, orders,
-prepare, room, sampling, session, tasks, worker, net, protocol, ui, node_config, errors.
+prepare, process_memory, room, sampling, session, tasks, worker, net, protocol, ui, node_config,
+errors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-import sys
 from collections.abc import Callable
-
-import psutil
 
 from p2pnode.audits import Cost
 from p2pnode.errors import ConfigError, NonFiniteError, PeerError, UsageError
@@ -23,6 +21,7 @@ from p2pnode.net.watchdog import Watchdog
 from p2pnode.node_config import NodeConfig
 from p2pnode.orders import Orders, sentence
 from p2pnode.prepare import Preparation, Workshop
+from p2pnode.process_memory import peak_rss
 from p2pnode.protocol import effects, events
 from p2pnode.protocol.chain import Chain, Records
 from p2pnode.protocol.identity import PeerId
@@ -365,13 +364,3 @@ class Run:
             self._show(Info(text=f"Left at step {session.core.committed}; saved {path}."))
         await self._room.mesh.drain(DRAIN_SECONDS)
         self._tasks.finish(None)
-
-
-def peak_rss() -> int:
-    """Largest resident memory of this process so far, bytes."""
-    if sys.platform == "win32":
-        return int(psutil.Process().memory_info().peak_wset)
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -33,7 +33,7 @@ LAYERS = (
         *("p2pnode.config", "p2pnode.node_config", "p2pnode.limits", "p2pnode.folder_lock"),
         *("p2pnode.memberships", "p2pnode.chain_file", "p2pnode.private_file", "p2pnode.polite"),
     ),
-    ("p2pnode.errors", "p2pnode.free_memory"),
+    ("p2pnode.errors", "p2pnode.process_memory"),
 )
 """As docs/ARCHITECTURE.md numbers them."""
 SOLE_IMPORTERS = {

@@ -32,6 +32,9 @@ SILENT_PATIENCE = 0.3
 OTHERS_PATIENCE = 0.1
 """Seconds, beside twice the time of the first, that the public addresses of other sockets get."""
 
+LOOK = 0.1
+"""Longest wait, seconds, after which is looked at whether the loop was held meanwhile."""
+
 _TOP_PREFERENCE = 65_535
 
 Answer: TypeAlias = "tuple[aioice.Candidate, Any]"
@@ -105,9 +108,13 @@ class _Questions:
         """Wait for as much as is worth waiting for."""
         try:
             while (seconds := self._worth_waiting()) > 0:
+                seconds = min(seconds, LOOK)
+                before = self._loop.time()
                 done, _ = await asyncio.wait(
                     self._asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
                 )
+                # While the loop was held nobody could be heard: that is not the servers' time.
+                self._began += max(0.0, self._loop.time() - before - seconds)
                 for task in done:
                     self._take(task)
         finally:

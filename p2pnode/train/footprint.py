@@ -14,7 +14,7 @@ from p2pnode.train.layout import layout_of
 
 PROGRAM = 220 * MIB
 """Python, the libraries and the compiled kernels."""
-COMPILING = 260 * MIB
+COMPILING = 190 * MIB
 """What compiling the kernels takes on top and does not give back."""
 
 

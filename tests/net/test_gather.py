@@ -12,6 +12,7 @@ import dataclasses
 import socket
 import ssl
 import threading
+import time
 
 import pytest
 
@@ -88,6 +89,22 @@ async def test_a_silent_server_ends_nothing():
         policy = IcePolicy(servers=[server], limits=HASTY)
         assert kinds(await candidates(policy)) == ["host"]
         assert taken.recv(100)
+
+
+@needs_coturn
+async def test_a_server_is_not_blamed_for_a_loop_that_was_held(monkeypatch):
+    """Longer than servers get; then a relay takes two questions more."""
+    limits = dataclasses.replace(LIMITS, gather=3.0)
+    original = gathering._Questions.ask
+
+    async def held(self):
+        asyncio.get_running_loop().call_soon(time.sleep, limits.gather + 0.2)
+        return await original(self)
+
+    monkeypatch.setattr(gathering._Questions, "ask", held)
+    async with coturn() as turn:
+        policy = IcePolicy(mode=IceMode.RELAY, servers=[turn.server()], limits=limits)
+        assert kinds(await candidates(policy)) == ["relay"]
 
 
 async def test_a_silent_server_is_hardly_waited_for_again(monkeypatch):

@@ -1,13 +1,15 @@
-"""How much memory there is, also in a container."""
+"""How much memory there is, also in a container, and how much was taken."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from p2pnode.free_memory import free_memory
+from p2pnode.process_memory import free_memory, peak_rss
 
 
 def group(folder: Path, **files: str) -> None:
@@ -61,3 +63,12 @@ def test_more_than_the_limit_is_taken(tmp_path):
 @pytest.mark.parametrize("text", ["", "nonsense\n", "0::\n", "a:b\n", "0::/../../etc\n"])
 def test_unknown_forms_are_passed_over(tmp_path, text):
     assert free_memory(proc(tmp_path, text), tmp_path / "void") > 0
+
+
+def test_the_peak_is_this_process_s_own():
+    before = peak_rss()
+    taken = bytearray(300_000_000)
+    assert peak_rss() - before > 200_000_000
+    del taken
+    child = "from p2pnode.process_memory import peak_rss; print(peak_rss())"
+    assert 5_000_000 < int(subprocess.check_output([sys.executable, "-c", child])) < 200_000_000

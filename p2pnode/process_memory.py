@@ -1,13 +1,32 @@
-"""How much memory a process may still take: the machine's, and what its container leaves.
+"""How much memory this process took at most, and how much it may still take.
+
+That is what the machine has, and what this process's container leaves.
 
 May import: nothing of ours.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 
 import psutil
+
+
+def peak_rss() -> int:
+    """Largest resident memory of this process so far, bytes."""
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    # Linux's getrusage counts what the program that started this one took, too.
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def free_memory(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
