@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import shutil
 import socket
+import struct
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,8 +67,41 @@ async def coturn(
     key; the port then also takes TLS. within: a command that starts it elsewhere, as
     `ip netns exec NAME`.
     """
+    options: Any = {"secret": secret, "config": config, "tls": tls, "within": within}
+    for _ in range(5):
+        async with _started(host, free_port() if port is None else port, **options) as server:
+            # Of another network only it itself can ask.
+            if within or port is not None or await asyncio.to_thread(_answers, host, server.port):
+                yield server
+                return
+    raise AssertionError("coturn has started five times and never answered")
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a STUN question gets an answer; the port may have been taken meanwhile."""
+    question = struct.pack("!HHI", 1, 0, 0x2112A442) + secrets.token_bytes(12)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.settimeout(1.0)
+        for _ in range(5):
+            asking.sendto(question, (host, port))
+            with contextlib.suppress(OSError):
+                if asking.recv(2048)[8:20] == question[8:20]:
+                    return True
+    return False
+
+
+@contextlib.asynccontextmanager
+async def _started(
+    host: str,
+    port: int,
+    *,
+    secret: bool,
+    config: str | None,
+    tls: tuple[Path, Path] | None,
+    within: Sequence[str],
+) -> AsyncIterator[Coturn]:
     assert PROGRAM is not None
-    port = free_port() if port is None else port
     settings = (
         ("-n", "--use-auth-secret", f"--static-auth-secret={SECRET}")
         if secret
