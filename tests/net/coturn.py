@@ -78,7 +78,12 @@ async def coturn(
 
 
 def _answers(host: str, port: int) -> bool:
-    """Whether a STUN question gets an answer; the port may have been taken meanwhile."""
+    """Whether STUN questions from several ports get an answer: each is served by one of its
+    sockets, and the port may have been taken meanwhile."""
+    return all(_answers_one(host, port) for _ in range(8))
+
+
+def _answers_one(host: str, port: int) -> bool:
     question = struct.pack("!HHI", 1, 0, 0x2112A442) + secrets.token_bytes(12)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
